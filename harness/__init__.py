@@ -1,0 +1,1 @@
+"""The machine that measures; it knows no implementation by name."""
