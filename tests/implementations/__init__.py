@@ -1,0 +1,1 @@
+"""Tests of implementations/ as a user sees them: values, gradients, reasons."""
