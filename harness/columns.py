@@ -1,0 +1,287 @@
+"""The columns of the typed DataFrame: one line per row of a run, every name, type and meaning.
+
+``COLUMNS`` is the contract that results/README.md documents and a test pins. Types are fixed and
+nullable whatever the rows hold, so that a run of failures has the same columns as a run without
+any. Text is never missing: an absent group key is the string ``none``, an absent text is empty,
+for pandas drops missing keys from groups and pivots. Seconds and bytes everywhere.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.mask import Mask
+from harness.rows import Row, Samples
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NONE = "none"
+ERROR_MEASURES = ("max_abs", "rms_relative", "ratio_to_naive", "scaled_u", "bound_share")
+MAIN_OUTPUTS = ("o", "y")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, pandas type (``text`` stands for strings), meaning, and source."""
+
+    name: str
+    kind: str
+    meaning: str
+    value: Callable[[Row], Any]
+
+
+def round_minima(samples: Samples) -> tuple[float, ...]:
+    """Seconds of the fastest call of each round's burst: the statistic that comparisons rest on."""
+    return tuple(min(calls) for calls in samples.times_s)
+
+
+def _text(value: object) -> str:
+    return NONE if value is None or value == "" else str(value)
+
+
+def _median(values: Sequence[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+def _burst_median(row: Row) -> float | None:
+    return _median([statistics.median(calls) for calls in row.samples.times_s])
+
+
+def _calls(row: Row) -> list[float]:
+    return sorted(t for calls in row.samples.times_s for t in calls)
+
+
+def _percentile_95(row: Row) -> float | None:
+    calls = _calls(row)
+    return calls[max(0, -(-95 * len(calls) // 100) - 1)] if calls else None
+
+
+def _rate(amount: int | None, row: Row) -> float | None:
+    seconds = _median(round_minima(row.samples))
+    return amount / seconds if amount is not None and seconds else None
+
+
+def _number(value: object) -> float | None:
+    return None if value is None or isinstance(value, (str, bool)) else float(value)  # type: ignore[arg-type]
+
+
+def _main_error(row: Row, measure: str) -> float | None:
+    for output in MAIN_OUTPUTS:
+        if output in row.errors:
+            return _number(row.errors[output].get(measure))
+    return None
+
+
+def _worst_error(row: Row, measure: str) -> float | None:
+    """Largest over the outputs; a measure that came out as no number (NaN) is not skipped."""
+    found = [_number(m[measure]) for m in row.errors.values() if measure in m]
+    numbers = [value for value in found if value is not None]
+    return max(numbers) if numbers and len(numbers) == len(found) else None
+
+
+def _axis(name: str) -> Callable[[Row], Any]:
+    def value(row: Row) -> Any:
+        holder = row.case if hasattr(row.case, name) else row.case.config
+        found = getattr(holder, name)
+        return str(found) if isinstance(found, (str, Mask)) else found
+
+    return value
+
+
+def _axes() -> Iterable[Column]:
+    axes = {
+        "batch_size": ("Int64", "sequences in one call"),
+        "hidden_size": ("Int64", "width of the model"),
+        "num_heads": ("Int64", "query heads"),
+        "num_kv_heads": ("Int64", "key/value heads"),
+        "head_dim": ("Int64", "width of one head"),
+        "seq_len": ("Int64", "queries"),
+        "kv_seq_len": ("Int64", "keys"),
+        "scale": ("Float64", "factor on the scores"),
+        "dtype": ("text", "element type of inputs and output"),
+        "mask": ("text", "which pairs attend; `none` when all do"),
+        "dropout_p": ("Float64", "probability of dropping a weight"),
+        "scope": ("text", "`attention` or `layer`"),
+        "mode": ("text", "what one timed call does"),
+        "device": ("text", "where it ran"),
+        "threads": ("Int64", "CPU threads of every implementation"),
+        "inputs": ("text", "distribution of the inputs"),
+        "cache": ("text", "`warm` or `cold`"),
+        "allocator": ("text", "`reuse` or `system`"),
+        "seed": ("Int64", "seed of inputs, masks, order and dropout"),
+    }
+    for name, (kind, meaning) in axes.items():
+        yield Column(name, kind, f"axis: {meaning}", _axis(name))
+
+
+def _errors() -> Iterable[Column]:
+    meanings = {
+        "max_abs": "largest absolute error against float64",
+        "rms_relative": "Frobenius norm of the error over that of the reference",
+        "ratio_to_naive": "maximum error over that of naive attention in the same dtype",
+        "scaled_u": "largest error over (P|V|), in unit roundoffs of the dtype",
+        "bound_share": "largest error over its a-priori bound; above 1 is incorrect",
+    }
+    for m, meaning in meanings.items():
+        yield Column(f"o_{m}", "Float64", f"{meaning}; output", _measure(_main_error, m))
+    for m, meaning in meanings.items():
+        about = f"{meaning}; worst of output and gradients"
+        yield Column(f"worst_{m}", "Float64", about, _measure(_worst_error, m))
+
+
+def _measure(
+    find: Callable[[Row, str], float | None], measure: str
+) -> Callable[[Row], float | None]:
+    return lambda row: find(row, measure)
+
+
+_IDENTITY = (
+    Column("run_id", "text", "name of the run's folder", lambda row: _text(row.run_id)),
+    Column("case_key", "text", "stable hash of all axes", lambda row: row.case.key),
+    Column("case_id", "text", "readable name of the case", lambda row: row.case.id),
+    Column("implementation", "text", "name of the implementation", lambda row: row.implementation),
+    Column("pass_index", "Int64", "which fresh process, from 0", lambda row: row.pass_index),
+    Column("status", "text", "`ok`, or what went wrong", lambda row: row.status.value),
+    Column("reasons", "text", "why it is not `ok`, joined by `; `", lambda r: "; ".join(r.reasons)),
+)
+
+_LATENCY = (
+    Column(
+        "median_s",
+        "Float64",
+        "seconds per call: median over rounds of the burst's minimum",
+        lambda row: _median(round_minima(row.samples)),
+    ),
+    Column(
+        "burst_median_s",
+        "Float64",
+        "seconds per call: median over rounds of the burst's median",
+        _burst_median,
+    ),
+    Column("p95_s", "Float64", "95th percentile of all calls", _percentile_95),
+    Column("min_s", "Float64", "fastest of all calls", lambda row: min(_calls(row), default=None)),
+    Column("first_call_s", "Float64", "first call, with set-up", lambda row: row.first_call_s),
+    Column("warmup_s", "Float64", "warm-up after the first call", lambda row: row.warmup_s),
+    Column("num_rounds", "Int64", "rounds measured", lambda row: len(row.samples.times_s)),
+    Column("num_calls", "Int64", "calls measured", lambda row: len(_calls(row))),
+    Column(
+        "calls_per_sample",
+        "Int64",
+        "calls timed together because one is too quick",
+        lambda row: row.samples.calls_per_sample,
+    ),
+    Column("stop_reason", "text", "why the rounds ended", lambda row: _text(row.stop_reason)),
+    Column(
+        "flop_per_s",
+        "Float64",
+        "operations on unmasked pairs over median_s",
+        lambda row: _rate(row.flop_count, row),
+    ),
+    Column(
+        "bytes_per_s",
+        "Float64",
+        "bytes that must move over median_s",
+        lambda row: _rate(row.min_bytes, row),
+    ),
+    Column("flop_count", "Int64", "operations of the problem", lambda row: row.flop_count),
+    Column("min_bytes", "Int64", "bytes that any way must move", lambda row: row.min_bytes),
+)
+
+_MEMORY = (
+    Column(
+        "peak_alloc_bytes",
+        "Int64",
+        "allocator peak of one call above its inputs",
+        lambda row: row.peak_alloc_bytes,
+    ),
+    Column(
+        "peak_rss_bytes", "Int64", "the same by resident memory", lambda row: row.peak_rss_bytes
+    ),
+    Column("output_bytes", "Int64", "output within the peak", lambda row: row.output_bytes),
+    Column(
+        "expected_alloc_bytes",
+        "Int64",
+        "analytic expectation of the peak",
+        lambda row: row.expected_alloc_bytes,
+    ),
+    Column(
+        "memory_method", "text", "how measured, or why not", lambda row: _text(row.memory_method)
+    ),
+)
+
+_PROVENANCE = (
+    Column("kernel", "text", "what really ran", lambda row: _text(row.kernel)),
+    Column("notes", "text", "work beyond the kernel in the call", lambda row: "; ".join(row.notes)),
+    Column("flags", "text", "findings of the guards, joined by `; `", lambda r: "; ".join(r.flags)),
+    Column(
+        "implementation_version",
+        "text",
+        "version of the code that ran",
+        lambda row: _text(row.implementation_version),
+    ),
+    Column("is_baseline", "boolean", "whether others are compared to it", lambda r: r.is_baseline),
+    Column("process", "text", "token of the measuring process", lambda row: _text(row.process)),
+    Column(
+        "environment_key", "text", "hash of the environment", lambda r: _text(r.environment_key)
+    ),
+    Column("started_at", "text", "UTC, ISO 8601", lambda row: _text(row.started_at)),
+    Column("wall_s", "Float64", "wall time of the case in its process", lambda row: row.wall_s),
+    Column("repro", "text", "command that repeats the cell", lambda row: row.repro),
+)
+
+_SAMPLES = (
+    Column(
+        "times_s",
+        "object",
+        "tuple `[round][call]` of seconds per call; rows of one `process` pair by round",
+        lambda row: row.samples.times_s,
+    ),
+    Column(
+        "shadow_times_s",
+        "object",
+        "tuple: the same for the baseline's second copy; empty elsewhere",
+        lambda row: row.shadow.times_s,
+    ),
+    Column("round_order", "object", "tuple: position in each round", lambda r: r.samples.orders),
+    Column(
+        "canary_s", "object", "tuple: a fixed piece of work, by round", lambda r: r.canary_times_s
+    ),
+)
+
+COLUMNS: tuple[Column, ...] = (
+    *_IDENTITY,
+    *_axes(),
+    *_LATENCY,
+    *_MEMORY,
+    *_errors(),
+    *_PROVENANCE,
+    *_SAMPLES,
+)
+AXES: tuple[str, ...] = tuple(column.name for column in _axes())
+SAMPLE_COLUMNS: tuple[str, ...] = tuple(column.name for column in _SAMPLES)
+
+
+def records(rows: Iterable[Row]) -> list[Mapping[str, Any]]:
+    return [{column.name: column.value(row) for column in COLUMNS} for row in rows]
+
+
+def to_frame(rows: Iterable[Row]) -> pd.DataFrame:
+    """The rows as a DataFrame with exactly ``COLUMNS``, sorted by case, implementation and pass."""
+    import pandas as pd
+
+    # A fixed storage: the default one depends on whether pyarrow is installed.
+    types: Mapping[str, Any] = {"text": pd.StringDtype(storage="python")}
+    table = records(sorted(rows, key=lambda row: (row.run_id, *row.pair)))
+    return pd.DataFrame(
+        {
+            column.name: pd.Series(
+                [record[column.name] for record in table],
+                dtype=types.get(column.kind, column.kind),
+            )
+            for column in COLUMNS
+        }
+    )

@@ -1,0 +1,190 @@
+"""Estimates and intervals for paired ratios of times: pure functions on arrays, numpy only.
+
+A *difference* is ``log(time of B) - log(time of the baseline)`` of one round; all effects are logs
+of ratios of times, so negative is faster. Within a process the interval of the median is that of
+the order statistics: no assumption on the shape of the noise. Between processes it is Student's t
+on the processes' medians, never narrower than the rounds themselves allow. Rounds that depend on
+each other widen it (Bartlett's long-run variance of the differences' signs).
+
+``interval`` and ``p_value`` are each other's inverse: a value is outside the interval at ``alpha``
+exactly where its p-value is at most ``alpha``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.dependence import Array, long_run_inflation
+from harness.quantiles import (
+    binomial_tail,
+    normal_quantile,
+    normal_two_sided,
+    order_statistic_rank,
+    t_quantile,
+    t_two_sided,
+)
+
+ALPHA = 0.05
+MULTIMODAL_STANDARD_ERRORS = 3.0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A closed interval, in logs of ratios unless said; infinite where nothing is known."""
+
+    low: float
+    high: float
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2 if math.isfinite(self.low + self.high) else math.inf
+
+    def contains(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+NOTHING_KNOWN = Interval(-math.inf, math.inf)
+
+
+def order_statistic_interval(d: Array, alpha: float = ALPHA) -> Interval:
+    """Interval of the median of ``d`` at confidence ``1 - alpha``: its k-th and (n-k+1)-th value.
+
+    Everything is possible (an infinite interval) with too few values: under 6 at alpha = 0.05.
+    """
+    k = order_statistic_rank(len(d), alpha)
+    if k == 0:
+        return NOTHING_KNOWN
+    ordered = np.sort(d)
+    return Interval(float(ordered[k - 1]), float(ordered[len(d) - k]))
+
+
+def sign_test(d: Array, null: float = 0.0) -> float:
+    """Two-sided p-value of the median being ``null``; ties count for both sides."""
+    fewer = min(int(np.sum(d <= null)), int(np.sum(d >= null)))
+    return min(1.0, 2 * binomial_tail(len(d), fewer))
+
+
+def paired_differences(
+    times_s: Sequence[Sequence[float]], baseline_s: Sequence[Sequence[float]]
+) -> Array:
+    """Differences ``[round]`` of bursts' minima; both arguments are ``[round][call]`` seconds.
+
+    Only rounds that both have count, and of each only as many calls as both have: a minimum over
+    more calls is lower.
+    """
+    logs = []
+    for calls, baseline_calls in zip(times_s, baseline_s, strict=False):
+        n = min(len(calls), len(baseline_calls))
+        if n:
+            logs.append(math.log(min(calls[:n])) - math.log(min(baseline_calls[:n])))
+    return np.asarray(logs, float)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One implementation against another over all processes that measured both.
+
+    Args:
+        centre: Median of the processes' medians.
+        medians: Median of each process.
+        inner_se: Standard error of ``centre`` by the rounds alone.
+        between_sd: Standard deviation of the processes' medians; 0 with one process.
+        differences: The rounds of the only process, sorted; empty with several.
+        inflation: Variance inflation of the only process by dependence.
+        num_rounds: Rounds in all processes.
+        multimodal: The processes disagree by more than their rounds can explain.
+    """
+
+    centre: float
+    medians: tuple[float, ...]
+    inner_se: float
+    between_sd: float
+    differences: Array
+    inflation: float
+    num_rounds: int
+    multimodal: bool
+
+
+def effect_of(processes: Sequence[Array], mode_floor: float = 0.0) -> Effect:
+    """The effect that the differences of one or more processes show.
+
+    Args:
+        processes: Differences ``[round]`` of each process.
+        mode_floor: Processes whose medians spread less than this are never called multimodal: a
+            spread without practical meaning belongs in the interval, not in a flag.
+    """
+    measured = [np.asarray(d, float) for d in processes if len(d)]
+    if not measured:
+        raise ValueError("processes: at least one round is needed")
+    medians = tuple(float(np.median(d)) for d in measured)
+    inner = [_inner_standard_error(d) for d in measured]
+    typical = math.sqrt(sum(se**2 for se in inner) / len(inner))
+    spread = float(np.std(medians, ddof=1)) if len(medians) > 1 else 0.0
+    only = np.sort(measured[0]) if len(measured) == 1 else np.zeros(0)
+    return Effect(
+        centre=float(np.median(medians)),
+        medians=medians,
+        inner_se=_median_of_means_se(typical, len(inner)),
+        between_sd=spread,
+        differences=only,
+        inflation=long_run_inflation(measured[0]) if len(measured) == 1 else 1.0,
+        num_rounds=sum(len(d) for d in measured),
+        multimodal=spread > max(MULTIMODAL_STANDARD_ERRORS * typical, mode_floor),
+    )
+
+
+def _inner_standard_error(d: Array) -> float:
+    """Standard error of one process's median, read off its 95 % order-statistic interval."""
+    half_width = order_statistic_interval(d, ALPHA).half_width
+    return half_width / normal_quantile(1 - ALPHA / 2) * math.sqrt(long_run_inflation(d))
+
+
+def _median_of_means_se(se: float, num_processes: int) -> float:
+    """The median of P values spreads up to sqrt(pi/2) more than their mean (equal at P <= 2)."""
+    loss = 1.0 if num_processes <= 2 else math.sqrt(math.pi / 2)
+    return se * loss / math.sqrt(num_processes)
+
+
+def interval(effect: Effect, alpha: float = ALPHA) -> Interval:
+    """Interval of an effect at confidence ``1 - alpha``."""
+    if len(effect.medians) == 1:
+        return order_statistic_interval(effect.differences, _shrunk(alpha, effect.inflation))
+    inner = normal_quantile(1 - alpha / 2) * effect.inner_se
+    between = t_quantile(1 - alpha / 2, len(effect.medians) - 1) * _between_se(effect)
+    half_width = max(inner, between)
+    return Interval(effect.centre - half_width, effect.centre + half_width)
+
+
+def p_value(effect: Effect, null: float = 0.0) -> float:
+    """Two-sided p-value of the effect being ``null``."""
+    if len(effect.medians) == 1:
+        return _grown(sign_test(effect.differences, null), effect.inflation)
+    distance = abs(effect.centre - null)
+    if distance == 0 or math.isinf(effect.inner_se):
+        return 1.0
+    inner = normal_two_sided(distance / effect.inner_se) if effect.inner_se else 0.0
+    spread = _between_se(effect)
+    between = t_two_sided(distance / spread, len(effect.medians) - 1) if spread else 0.0
+    return max(inner, between)
+
+
+def _between_se(effect: Effect) -> float:
+    return effect.between_sd / math.sqrt(len(effect.medians))
+
+
+def _shrunk(alpha: float, inflation: float) -> float:
+    """The level whose interval for independent rounds is right at ``alpha`` for dependent ones."""
+    if inflation <= 1.0:
+        return alpha
+    return normal_two_sided(normal_quantile(1 - alpha / 2) * math.sqrt(inflation))
+
+
+def _grown(p: float, inflation: float) -> float:
+    """Inverse of ``_shrunk``."""
+    if inflation <= 1.0 or p >= 1.0:
+        return p
+    return normal_two_sided(-normal_quantile(max(p / 2, 1e-300)) / math.sqrt(inflation))
