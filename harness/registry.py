@@ -1,0 +1,222 @@
+"""From ``module:Class`` and options to an implementation, or to an error that helps.
+
+A target is a class, a function that returns an implementation, a finished implementation, or a
+plain function of q, k and v. The module is a dotted name, importable from the installed packages,
+PYTHONPATH or the current folder, or the path of a ``.py`` file.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from harness.errors import MhaBenchError, PluginError
+from harness.settings import ImplementationSpec
+
+if TYPE_CHECKING:
+    from harness.interface import Implementation
+
+ENTRY_POINT_GROUP = "mha_bench.implementations"
+
+
+def installed_plugins() -> tuple[ImplementationSpec, ...]:
+    """Implementations that installed distributions offer as entry points, by name; imports none."""
+    found = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+    return tuple(ImplementationSpec(point.name, point.value) for point in found)
+
+
+def load_implementation(spec: ImplementationSpec) -> Implementation:
+    """Import, construct and check one implementation.
+
+    Raises:
+        PluginError: anything is wrong with it; says what, in its own words where it raised.
+    """
+    try:
+        target = _find(spec)
+        return _named(spec, _checked(spec, _construct(spec, target)))
+    except PluginError as error:
+        raise PluginError(f"implementation {spec.name!r} ({spec.target}): {error}") from error
+
+
+def _find(spec: ImplementationSpec) -> Any:
+    where, colon, attribute = spec.target.rpartition(":")
+    if not (colon and where and attribute):
+        raise PluginError(f"expected target=module:Class, got {spec.target!r}")
+    module = _import(where)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        raise PluginError(
+            f"module {where} has no {attribute!r}; {_candidates(module, attribute)}"
+        ) from None
+
+
+def _candidates(module: ModuleType, attribute: str) -> str:
+    own = [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    ]
+    if not own:
+        return "it defines no class and no function"
+    close = difflib.get_close_matches(attribute, own, n=1)
+    return f"it has {', '.join(own)}" + (f"; did you mean {close[0]}?" if close else "")
+
+
+def _import(where: str) -> ModuleType:
+    # A console script's path lacks the folder that its user stands in.
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return (
+            _import_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        )
+    except PluginError:
+        raise
+    except ModuleNotFoundError as error:
+        if error.name is not None and (where == error.name or where.startswith(f"{error.name}.")):
+            raise PluginError(_not_found(where, error.name)) from None
+        _raise_in_its_words(f"importing {where}", error)
+    except (Exception, SystemExit) as error:
+        _raise_in_its_words(f"importing {where}", error)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise PluginError(f"there is no file {path} (seen from {os.getcwd()})")
+    name = f"mha_bench_plugin_{path.stem}"
+    module_spec = importlib.util.spec_from_file_location(name, path)
+    if module_spec is None or module_spec.loader is None:
+        raise PluginError(f"{path} can't be imported as a module")
+    module = importlib.util.module_from_spec(module_spec)
+    sys.modules[name] = module
+    module_spec.loader.exec_module(module)
+    return module
+
+
+def _not_found(where: str, missing: str) -> str:
+    parent, _, last = missing.rpartition(".")
+    if parent:
+        return f"package {parent} has no module {last!r}"
+    hint = "is it installed, on PYTHONPATH, or in the current folder"
+    return f"there is no module {missing!r} ({hint} {os.getcwd()}?)"
+
+
+def _raise_in_its_words(doing: str, error: BaseException) -> NoReturn:
+    raise PluginError(f"{doing} raised {type(error).__name__}: {error}") from error
+
+
+def _construct(spec: ImplementationSpec, target: Any) -> Any:
+    from harness.interface import Implementation
+
+    if isinstance(target, Implementation) and not inspect.isclass(target):
+        if spec.options:
+            raise PluginError(f"it is an object already and takes no options, got {_listed(spec)}")
+        return copy.copy(target)
+    if not callable(target):
+        raise PluginError(
+            f"expected a class, a function or an implementation, got {type(target).__name__}"
+        )
+    if inspect.isabstract(target):
+        lacking = ", ".join(sorted(target.__abstractmethods__))
+        raise PluginError(f"class {target.__name__} is abstract: it lacks {lacking}")
+    if _is_attention_function(target, spec.options):
+        return _from_function(spec, target)
+    return _call(spec, target)
+
+
+def _is_attention_function(target: Any, options: Mapping[str, Any]) -> bool:
+    """Whether its first three parameters are tensors: positional, without default, no options."""
+    if not inspect.isfunction(target):
+        return False
+    first = list(inspect.signature(target).parameters.values())[:3]
+    return len(first) == 3 and all(
+        p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        and p.default is p.empty
+        and p.name not in options
+        for p in first
+    )
+
+
+def _from_function(spec: ImplementationSpec, function: Callable[..., Any]) -> Any:
+    from harness.function_plugin import implementation_from_function
+
+    try:
+        return implementation_from_function(function, options=spec.options)
+    except MhaBenchError as error:
+        raise PluginError(str(error)) from error
+
+
+def _call(spec: ImplementationSpec, target: Callable[..., Any]) -> Any:
+    try:
+        signature = inspect.signature(target)
+    except ValueError:
+        signature = inspect.Signature([inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)])
+    try:
+        signature.bind(**spec.options)
+    except TypeError as error:
+        name = getattr(target, "__name__", type(target).__name__)
+        raise PluginError(f"{error}: it takes {name}{signature}, got {_listed(spec)}") from None
+    try:
+        return target(**spec.options)
+    except (Exception, SystemExit) as error:
+        _raise_in_its_words(f"making it with {_listed(spec)}", error)
+
+
+def _listed(spec: ImplementationSpec) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in spec.options.items()) or "no options"
+
+
+# What the harness calls, with the number of its arguments.
+_METHODS = {
+    "unsupported_reasons": 1,
+    "prepare": 2,
+    "version": 0,
+    "kernel": 2,
+    "notes": 1,
+    "contract": 1,
+}
+
+
+def _checked(spec: ImplementationSpec, made: Any) -> Any:
+    from harness.interface import AttentionImplementation
+
+    missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
+    if missing:
+        raise PluginError(
+            f"{type(made).__name__} is no implementation: it lacks {', '.join(missing)} (a "
+            "subclass of harness.interface.AttentionImplementation has them all but make_attend)"
+        )
+    methods = dict(_METHODS)
+    if isinstance(made, AttentionImplementation):
+        methods["make_attend"] = 2
+    for name, count in methods.items():
+        method = getattr(made, name)
+        try:
+            inspect.signature(method).bind(*range(count))
+        except TypeError:
+            signature = f"{name}{inspect.signature(method)}"
+            expected = inspect.signature(getattr(AttentionImplementation, name))
+            raise PluginError(f"{signature} can't be called as {name}{expected}") from None
+    return made
+
+
+def _named(spec: ImplementationSpec, made: Any) -> Implementation:
+    try:
+        made.name = spec.name
+    except AttributeError as error:
+        raise PluginError(f"its name can't be set to {spec.name!r}: {error}") from None
+    implementation: Implementation = made
+    return implementation

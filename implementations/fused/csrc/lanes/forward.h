@@ -1,0 +1,206 @@
+// Forward pass. One thread takes one block of queries through all its keys:
+//
+//   queries  Q^T  [D][W]     scaled, packed once, stays in L1
+//   scores   S^T  [keys][W]  one key block at a time in L1; becomes P^T in place
+//   output   O^T  [DV][W]    unnormalised, stays in L1 or L2, written out once at the end
+//   keys, values             packed once per call for all query blocks (PackedKeysValues), streamed
+//                            from L2 or further out
+//
+// with W = Vectors * kLanes queries across the vector lanes. A block's P V is summed in registers
+// over its keys and then added to the output: two levels, so that errors stay flat in length.
+
+template <class Element>
+static Rows<Element> rows_of(const Tensor& t, int64_t batch, int64_t head, int64_t first, int64_t count,
+                             int64_t channels) {
+  return {row_of<Element>(t, batch, head, first), t.row, t.column, count, channels};
+}
+
+constexpr int kMaxVectors = 3;  // vectors of queries in a full block
+constexpr int64_t kBlockWidth = kMaxVectors * kLanes;
+
+// Keys as row panels and values as column panels, for all key/value heads.
+struct PackedKeysValues {
+  float *keys, *values;
+  int64_t keys_per_head, values_per_head, value_panel_stride, num_value_panels;
+
+  PackedKeysValues(const Problem& p, Arena& arena) {
+    const int64_t heads = p.batch_size * p.num_kv_heads;
+    value_panel_stride = p.kv_seq_len * kPanelRows;
+    num_value_panels = divide_up(p.v_dim, kPanelRows);
+    keys_per_head = padded_to_panel(p.kv_seq_len) * p.qk_dim;
+    values_per_head = num_value_panels * value_panel_stride;
+    keys = arena.take<float>(heads * keys_per_head);
+    values = arena.take<float>(heads * values_per_head);
+  }
+
+  template <class Element>
+  void pack(const Problem& p, int64_t head_index, Range rows, float* staging) {
+    const int64_t batch = head_index / p.num_kv_heads, head = head_index % p.num_kv_heads;
+    const int64_t count = rows.end - rows.begin;
+    pack_row_panels(rows_of<Element>(p.key, batch, head, rows.begin, count, p.qk_dim), staging,
+                    keys + head_index * keys_per_head + rows.begin * p.qk_dim);
+    pack_column_panels(rows_of<Element>(p.value, batch, head, rows.begin, count, p.v_dim), value_panel_stride,
+                       staging, values + head_index * values_per_head + rows.begin * kPanelRows);
+  }
+};
+
+// What one thread needs for a block of queries.
+struct ForwardWorkspace {
+  float *queries, *scores, *output, *staging, *row_factors;
+
+  ForwardWorkspace(const Problem& p, int64_t block_keys, Arena& arena) {
+    queries = arena.take<float>(p.qk_dim * kBlockWidth);
+    scores = arena.take<float>(block_keys * kBlockWidth);
+    output = arena.take<float>(padded_to_panel(p.v_dim) * kBlockWidth);
+    const int64_t widest_row = std::max({p.qk_dim, p.v_dim, block_keys});
+    staging = arena.take<float>(kLanes * padded_to_lanes(widest_row));
+    row_factors = arena.take<float>(kBlockWidth);
+  }
+};
+
+template <class Element, int Vectors>
+class QueryBlock {
+ public:
+  QueryBlock(const Problem& p, const ForwardWorkspace& w, const PackedKeysValues& packed, const BlockPlace& at)
+      : p_(p), w_(w), at_(at) {
+    const int64_t kv_head = at.batch * p.num_kv_heads + at.head / p.group_size();
+    keys_ = packed.keys + kv_head * packed.keys_per_head;
+    values_ = packed.values + kv_head * packed.values_per_head;
+    value_panel_stride_ = packed.value_panel_stride;
+    num_value_panels_ = packed.num_value_panels;
+  }
+
+  void run(const KeptKeys& kept, int64_t block_keys) {
+    load_queries();
+    const Range keys = intersect(keys_seen_by_any(p_, at_.first_query, at_.num_queries), kept.range);
+    for (int64_t first = keys.begin / kPanelRows * kPanelRows; first < keys.end; first += block_keys) {
+      at_.first_key = first;
+      at_.num_keys = std::min(block_keys, keys.end - first);
+      if (keeps_any(p_, at_)) attend_to_block(mask_work(p_, at_, kept));
+    }
+    write_output();
+    if (p_.log_sum_exp) write_log_sum_exp();
+  }
+
+ private:
+  static constexpr int64_t kWidth = Vectors * kLanes;
+
+  void load_queries() {
+    state_.reset();
+    __builtin_memset(w_.output, 0, padded_to_panel(p_.v_dim) * kWidth * sizeof(float));
+    pack_lane_block(rows_of<Element>(p_.query, at_.batch, at_.head, at_.first_query, at_.num_queries, p_.qk_dim),
+                    float(p_.scale) * kLog2E, kWidth, w_.staging, w_.queries);
+  }
+
+  void attend_to_block(MaskWork work) {
+    Vec maxima[Vectors], factors[Vectors];
+    score(maxima);
+    const bool has_padding_rows = at_.num_keys % kPanelRows != 0;
+    if (work.any()) apply_masks<Element, Vectors>(p_, at_, work, w_.staging, w_.scores);
+    if (work.any() || has_padding_rows) column_maxima<Vectors>(w_.scores, at_.num_keys, maxima);
+    if (raise_maxima<Vectors>(maxima, state_, factors)) rescale<Vectors>(w_.output, p_.v_dim, factors);
+    exponentiate<Vectors>(w_.scores, at_.num_keys, state_);
+    add_panel_products<Vectors>(values_ + at_.first_key * kPanelRows, value_panel_stride_, num_value_panels_,
+                                w_.scores, at_.num_keys, w_.output);
+  }
+
+  // S^T = K Q^T, and the maximum of every lane while the sums are still in registers.
+  __attribute__((noinline)) void score(Vec* maxima) {
+    for (int j = 0; j < Vectors; ++j) maxima[j] = broadcast(kMinusInfinity);
+    for (int64_t i = 0; i < at_.num_keys; i += kPanelRows)
+      panel_product<Vectors>(keys_ + (at_.first_key + i) * p_.qk_dim, w_.queries, p_.qk_dim,
+                             [&](Sums<Vectors>& sums) __attribute__((always_inline)) {
+                               store_sums<Vectors>(sums, w_.scores + i * kWidth);
+                               FUSED_UNROLL
+                               for (int j = 0; j < Vectors; ++j)
+                                 FUSED_UNROLL
+                                 for (int r = 0; r < kPanelRows; ++r) maxima[j] = max(sums[r][j], maxima[j]);
+                             });
+  }
+
+  // A query that saw no key has sum 0, and its output is 0 by definition.
+  void write_output() {
+    for (int j = 0; j < Vectors; ++j) {
+      const Vec sum = state_.sum[j];
+      store(w_.row_factors + j * kLanes, sum == 0.0f ? Vec{} : 1.0f / sum);
+    }
+    unpack_lane_block(w_.output, kWidth, w_.row_factors, w_.staging,
+                      rows_of<Element>(p_.output, at_.batch, at_.head, at_.first_query, at_.num_queries, p_.v_dim));
+  }
+
+  void write_log_sum_exp() {
+    float* out = p_.log_sum_exp + (at_.batch * p_.num_heads + at_.head) * p_.seq_len + at_.first_query;
+    for (int64_t i = 0; i < at_.num_queries; ++i) {
+      const float sum = state_.sum[i / kLanes][i % kLanes], maximum = state_.maximum[i / kLanes][i % kLanes];
+      out[i] = sum == 0.0f ? kMinusInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
+    }
+  }
+
+  const Problem& p_;
+  const ForwardWorkspace& w_;
+  BlockPlace at_;
+  SoftmaxState<Vectors> state_;
+  const float *keys_, *values_;
+  int64_t value_panel_stride_, num_value_panels_;
+};
+
+// All memory of a forward call and the two phases that use it.
+class Forward {
+ public:
+  Forward(const Problem& p, Arena arena)
+      : p_(p), block_keys_(keys_per_block(kBlockWidth)), padding_(p, arena), packed_(p, arena) {
+    const int64_t start = arena.used_bytes();
+    ForwardWorkspace(p, block_keys_, arena);
+    workspace_bytes_ = round_up(arena.used_bytes() - start, kPageBytes);
+    first_workspace_ = round_up(start, kPageBytes);
+  }
+
+  int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }
+
+  template <class Element>
+  void run() {
+    padding_.fill(p_);
+    const int64_t chunks = divide_up(p_.kv_seq_len, kRowsPerPackingItem);
+    const int64_t blocks = divide_up(p_.seq_len, kBlockWidth);
+    WorkQueue packing(p_.batch_size * p_.num_kv_heads * chunks), attending(p_.batch_size * p_.num_heads * blocks);
+    on_threads(p_.threads, [&](int64_t thread) {
+      Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
+      const ForwardWorkspace workspace(p_, block_keys_, arena);
+      packing.drain([&](int64_t item) { pack_chunk<Element>(item / chunks, item % chunks, workspace); });
+      wait_for_all(p_.threads);
+      attending.drain([&](int64_t item) { attend<Element>(item / blocks, item % blocks, blocks, workspace); });
+    });
+  }
+
+ private:
+  static constexpr int64_t kRowsPerPackingItem = 128;
+  static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
+
+  template <class Element>
+  void pack_chunk(int64_t head_index, int64_t chunk, const ForwardWorkspace& w) {
+    const int64_t begin = chunk * kRowsPerPackingItem;
+    packed_.pack<Element>(p_, head_index, {begin, std::min(begin + kRowsPerPackingItem, p_.kv_seq_len)}, w.staging);
+  }
+
+  // Later blocks of a causal problem see more keys: they come first, short ones fill the gaps.
+  template <class Element>
+  void attend(int64_t head_index, int64_t block, int64_t blocks, const ForwardWorkspace& w) {
+    const int64_t first = (blocks - 1 - block) * kBlockWidth;
+    const int64_t count = std::min(kBlockWidth, p_.seq_len - first);
+    const BlockPlace at{head_index / p_.num_heads, head_index % p_.num_heads, first, count, 0, 0};
+    if (count > 2 * kLanes) return attend_with<Element, 3>(at, w);
+    if (count > kLanes) return attend_with<Element, 2>(at, w);
+    attend_with<Element, 1>(at, w);
+  }
+
+  template <class Element, int Vectors>
+  void attend_with(const BlockPlace& at, const ForwardWorkspace& w) {
+    QueryBlock<Element, Vectors>(p_, w, packed_, at).run(padding_.of(at.batch), block_keys_);
+  }
+
+  const Problem& p_;
+  int64_t block_keys_;
+  PaddingSummary padding_;
+  PackedKeysValues packed_;
+  int64_t first_workspace_, workspace_bytes_;
+};

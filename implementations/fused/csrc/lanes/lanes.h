@@ -1,0 +1,77 @@
+// The vector of this instruction set and its arithmetic. GCC's vector extensions give one source
+// for all widths; intrinsics stand only where they are worth it.
+//
+// The including file sets FUSED_LANES (floats per vector) and FUSED_PANEL_ROWS, and opens the
+// namespace and the target options of its instruction set.
+
+#define FUSED_INLINE static inline __attribute__((always_inline))
+#define FUSED_UNROLL _Pragma("GCC unroll 16")
+
+constexpr int kLanes = FUSED_LANES;
+constexpr int kPanelRows = FUSED_PANEL_ROWS;
+
+typedef float Vec __attribute__((vector_size(4 * FUSED_LANES)));
+typedef float UnalignedVec __attribute__((vector_size(4 * FUSED_LANES), aligned(4), may_alias));
+typedef int32_t IntVec __attribute__((vector_size(4 * FUSED_LANES)));
+typedef uint32_t UintVec __attribute__((vector_size(4 * FUSED_LANES)));
+typedef uint16_t HalfVec __attribute__((vector_size(2 * FUSED_LANES)));
+
+constexpr float kMinusInfinity = -__builtin_inff();
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.693147180559945309417f;
+
+FUSED_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
+FUSED_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }
+FUSED_INLINE void store(float* p, Vec x) { *reinterpret_cast<Vec*>(p) = x; }
+FUSED_INLINE void store_unaligned(float* p, Vec x) { *reinterpret_cast<UnalignedVec*>(p) = x; }
+FUSED_INLINE Vec broadcast(float x) { return x - Vec{}; }
+
+// Where a is NaN the result is b; where b is NaN it is NaN: a running maximum as b keeps a NaN.
+FUSED_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+FUSED_INLINE IntVec lane_indices() {
+  IntVec indices;
+  for (int i = 0; i < kLanes; ++i) indices[i] = i;
+  return indices;
+}
+
+FUSED_INLINE bool any(IntVec condition) {
+#if FUSED_LANES == 16
+  return _mm512_movepi32_mask((__m512i)condition) != 0;
+#else
+  int32_t found = 0;
+  for (int i = 0; i < kLanes; ++i) found |= condition[i];
+  return found != 0;
+#endif
+}
+
+FUSED_INLINE float sum_of_lanes(Vec x) {
+  float sum = 0;
+  for (int i = 0; i < kLanes; ++i) sum += x[i];
+  return sum;
+}
+
+// One step of the butterfly that transposes a square of kLanes vectors.
+template <int Stride>
+FUSED_INLINE void exchange(Vec* rows) {
+  IntVec low, high;
+  for (int i = 0; i < kLanes; ++i) {
+    const bool upper = i & Stride;
+    low[i] = upper ? kLanes + (i - Stride) : i;
+    high[i] = upper ? kLanes + i : i + Stride;
+  }
+  FUSED_UNROLL
+  for (int i = 0; i < kLanes; ++i) {
+    if (i & Stride) continue;
+    const Vec x = rows[i], y = rows[i + Stride];
+    rows[i] = __builtin_shuffle(x, y, low);
+    rows[i + Stride] = __builtin_shuffle(x, y, high);
+  }
+}
+
+FUSED_INLINE void transpose(Vec* rows) {
+  exchange<1>(rows);
+  exchange<2>(rows);
+  if constexpr (kLanes > 4) exchange<4>(rows);
+  if constexpr (kLanes > 8) exchange<8>(rows);
+}

@@ -1,0 +1,48 @@
+// Threads and how work is dealt to them. OpenMP is torch's own runtime: one pool for both.
+#pragma once
+#include <omp.h>
+
+#include <atomic>
+#include <cstdint>
+
+namespace fused {
+
+// Runs body(thread_index) on that many threads; on the caller alone, without the runtime, for one.
+template <class Body>
+void on_threads(int64_t threads, Body body) {
+  if (threads <= 1) {
+    body(0);
+    return;
+  }
+#pragma omp parallel num_threads(static_cast<int>(threads))
+  body(omp_get_thread_num());
+}
+
+// All threads of on_threads wait for each other.
+inline void wait_for_all(int64_t threads) {
+  if (threads > 1) {
+#pragma omp barrier
+  }
+}
+
+// Deals items one at a time to whichever thread is free, since items of a causal problem differ in
+// length by orders of magnitude.
+class WorkQueue {
+ public:
+  explicit WorkQueue(int64_t count) : next_(0), count_(count) {}
+
+  template <class Body>
+  void drain(Body body) {
+    for (;;) {
+      const int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
+      if (item >= count_) return;
+      body(item);
+    }
+  }
+
+ private:
+  std::atomic<int64_t> next_;
+  const int64_t count_;
+};
+
+}  // namespace fused
