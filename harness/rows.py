@@ -36,6 +36,9 @@ class Status(StrEnum):
 class Samples:
     """Every timed call of one implementation in one pass; index i is a round in the order they ran.
 
+    Compare two only over as many calls of each round as both have: a minimum over more calls is
+    lower.
+
     Args:
         times_s: ``[round][call]`` seconds per call (a sample of K calls is divided by K).
         orders: Position of the implementation in each round's random order, from 0.
@@ -64,12 +67,14 @@ class Row:
         peak_alloc_bytes: Peak of allocator bytes in one call, above what was there before it.
         peak_rss_bytes: The same by resident memory.
         memory_method: How the two were measured, or why not.
+        memory_details: What else the memory measurement found (residual, reserved, agreement).
         output_bytes: Size of the output within the peak.
         expected_alloc_bytes: The analytic expectation, where there is one.
         errors: Per output (``o``, ``q.grad`` ...) and measure, against float64.
         kernel: What really ran.
         notes: Work beyond the kernel inside the timed call.
         flags: Findings of the guards that a reader must know.
+        flagged_rounds: Indices of rounds that a guard flagged, by guard.
         canary_times_s: A fixed piece of work timed in each round.
         stop_reason: Why the rounds ended: ``precision``, ``verdict``, ``budget`` or ``rounds``.
         flop_count: Floating-point operations of the problem (unmasked pairs only).
@@ -98,12 +103,14 @@ class Row:
     peak_alloc_bytes: int | None = None
     peak_rss_bytes: int | None = None
     memory_method: str | None = None
+    memory_details: Mapping[str, Any] = field(default_factory=dict)
     output_bytes: int | None = None
     expected_alloc_bytes: int | None = None
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     kernel: str | None = None
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    flagged_rounds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     canary_times_s: tuple[float, ...] = ()
     stop_reason: str | None = None
     flop_count: int | None = None
@@ -165,6 +172,8 @@ def _samples(flat: Mapping[str, Any]) -> Samples:
 
 
 def _tupled(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _tupled(v) for name, v in value.items()}
     return tuple(_tupled(v) for v in value) if isinstance(value, list) else value
 
 

@@ -1,0 +1,57 @@
+"""Peak memory of all implementations of a case, in a process of its own.
+
+Timing wants an allocator that keeps its pages, resident memory one that gives them back, so the two
+never share a process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness import allocator, memory
+from harness.attempts import attempt, status_and_reason
+from harness.inputs import make_inputs
+from harness.interface import Inputs
+from harness.jobs import Job, MemoryMessage
+from harness.modes import make_call
+from harness.registry import load_implementation
+from harness.settings import ImplementationSpec
+from harness.worker import Channel
+
+
+def measure_memory(job: Job, channel: Channel) -> None:
+    """Peak memory of every implementation of a case, untimed; sends one message for each."""
+    allocator.set_for_resident_memory()
+    torch.set_num_threads(job.case.threads)
+    torch.set_grad_enabled(False)
+    inputs = make_inputs(job.case, 0)
+    for index, spec in enumerate(job.specs):
+        channel.enter(index)
+        fields: dict[str, Any] = {}
+
+        def step(spec: ImplementationSpec = spec, found: dict[str, Any] = fields) -> None:
+            found.update(_memory_fields(job, spec, inputs))
+
+        problem = attempt(step)
+        if problem is not None:
+            fields = {"memory_method": f"not measured ({status_and_reason(problem)[1]})"}
+        channel.send(MemoryMessage(index, fields))
+
+
+def _memory_fields(job: Job, spec: ImplementationSpec, inputs: Inputs) -> dict[str, Any]:
+    call = make_call(load_implementation(spec), job.case, inputs)
+    peak = memory.measure_peak(call.run, job.case.device, job.measure.memory_repeats)
+    outputs = call.named_outputs(call.run())
+    return {
+        "peak_alloc_bytes": peak.alloc_bytes,
+        "peak_rss_bytes": peak.rss_bytes,
+        "memory_method": peak.method,
+        "output_bytes": sum(t.numel() * t.element_size() for t in outputs.values()),
+        "memory_details": {
+            "repeats_agree": peak.repeats_agree,
+            "rss_residual_bytes": peak.rss_residual_bytes,
+            "reserved_bytes": peak.reserved_bytes,
+        },
+    }

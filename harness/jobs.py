@@ -1,0 +1,81 @@
+"""What travels to a worker: plain data, importable without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.attention import Case
+from harness.rows import Row
+from harness.settings import ImplementationSpec, MeasureSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One case to measure in one process.
+
+    Args:
+        specs: The implementations; messages and ``Channel.enter`` name them by index.
+        baseline: Name of the implementation that the others are compared with; where it can't be
+            measured, the first that can takes its place.
+        process: Token of the process, for the rows.
+        repro: Per implementation, the command that repeats its cell.
+    """
+
+    run_id: str
+    case: Case
+    specs: tuple[ImplementationSpec, ...]
+    baseline: str
+    pass_index: int
+    measure: MeasureSettings
+    process: str
+    environment_key: str = ""
+    repro: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReasonsJob:
+    """Questions to the implementations' ``unsupported_reasons``, all in one process."""
+
+    specs: tuple[ImplementationSpec, ...]
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True)
+class RowMessage:
+    """From a worker: the row of ``Job.specs[index]`` as far as it is known.
+
+    Args:
+        is_final: False while the pair is still being measured; should the worker die, the row
+            tells what was known.
+    """
+
+    index: int
+    row: Row
+    is_final: bool
+
+
+@dataclass(frozen=True)
+class MemoryMessage:
+    """From a worker: the memory fields of the row of ``Job.specs[index]``."""
+
+    index: int
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class ReasonsMessage:
+    """From a worker: why ``specs[index]`` can't do each of the cases that it can't do.
+
+    Args:
+        by_case_key: Reasons by case key; cases left out are supported.
+        problem: Why the implementation can't be used at all; with it the map is empty.
+        status: What that makes of its rows.
+    """
+
+    index: int
+    by_case_key: Mapping[str, tuple[str, ...]]
+    problem: str = ""
+    status: str = "error"
+    log: str = ""
