@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from harness.attention import AttentionConfig, Bias, Case, Keep
+from harness.cost import KEEP_PROBABILITY
 from harness.documents import document_lengths
 from harness.draws import generator_for
 from harness.errors import InvalidValueError
 from harness.tensors import MaskTensors, torch_dtype
-
-KEEP_PROBABILITY = 0.8
 
 
 def make_masks(case: Case) -> MaskTensors:
