@@ -15,6 +15,7 @@ first significant result, which would double or triple the error rate.
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -151,8 +152,8 @@ def _is_steady(times: list[float]) -> bool:
 
 def calls_per_sample(call_times_s: Sequence[float], min_sample_s: float) -> int:
     """K, so that a sample of the quickest contestant is not shorter than ``min_sample_s``."""
-    quickest = min(call_times_s)
-    return max(1, int(np.ceil(min_sample_s / quickest))) if quickest > 0 else 1
+    quickest_s = max(min(call_times_s), 1e-9)
+    return max(1, math.ceil(min_sample_s / quickest_s * (1 - 1e-9)))
 
 
 def burst_length(sample_s: float, settings: MeasureSettings) -> int:

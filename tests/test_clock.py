@@ -1,0 +1,71 @@
+"""Clocks: what is counted, and what is not."""
+
+import threading
+import time
+
+from harness.clock import CpuClock, CudaClock, make_clock
+
+
+class Background:
+    """Starts 20 ms of work in a thread and returns at once; ``synchronize`` waits for it."""
+
+    def __init__(self):
+        self.thread = None
+
+    def __call__(self):
+        self.thread = threading.Thread(target=time.sleep, args=(0.02,))
+        self.thread.start()
+
+    def synchronize(self):
+        self.thread.join()
+
+
+def test_work_that_a_call_only_started_is_counted():
+    background = Background()
+    assert make_clock("cpu", background).sample(background, 1).time_s >= 0.02
+
+
+def test_a_sample_of_several_calls_gives_the_time_of_one():
+    sample = CpuClock().sample(lambda: time.sleep(0.004), 5)
+    assert 0.004 <= sample.time_s < 0.02
+
+
+def test_the_last_result_is_returned():
+    results = iter(range(3))
+    assert CpuClock().sample(lambda: next(results), 3).result == 2
+
+
+class FakeEvent:
+    """A CUDA event on a fake stream whose time advances by what is done between records."""
+
+    now_ms = 0.0
+
+    def record(self):
+        self.at_ms = FakeEvent.now_ms
+
+    def synchronize(self):
+        pass
+
+    def elapsed_time(self, end):
+        return end.at_ms - self.at_ms
+
+
+def advance(ms):
+    FakeEvent.now_ms += ms
+
+
+def test_cuda_counts_between_the_events_only():
+    flushed = []
+
+    def flush():
+        advance(50.0)
+        flushed.append(True)
+
+    clock = CudaClock(before=flush, make_event=FakeEvent)
+    assert clock.sample(lambda: advance(1.0), 4).time_s == 1e-3
+    assert flushed == [True]
+
+
+def test_a_device_has_its_clock():
+    assert isinstance(make_clock("cuda"), CudaClock)
+    assert isinstance(make_clock("cpu"), CpuClock)
