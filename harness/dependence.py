@@ -30,11 +30,11 @@ def autocorrelation(d: Array, lag: int = 1) -> float:
 
     The estimate from n rounds is 1/n too low; that is put right. 0 where all are equal or too few.
     """
-    signs: Array = np.sign(d - np.median(d)).astype(np.float64)
+    signs = np.sign(d - np.median(d))
     return _lagged(signs, lag) if len(d) > lag else 0.0
 
 
-def _lagged(centred: Array, lag: int) -> float:
+def _lagged(centred: NDArray[np.floating], lag: int) -> float:
     power = float(np.dot(centred, centred))
     n = len(centred)
     return float(np.dot(centred[lag:], centred[:-lag])) / power + 1 / n if power else 0.0
@@ -45,10 +45,10 @@ def long_run_inflation(d: Array) -> float:
 
     The larger of two estimates: Bartlett-weighted autocorrelations of the signs, and, for the slow
     decay that a few lags cut off, the first-order process with the same autocorrelation at lag 1.
-    Autocorrelation at lag 1 up to 1/sqrt(n) is taken for chance.
+    Autocorrelation at lag 1 up to half of 1/sqrt(n), its standard error, is taken for chance.
     """
     n, first = len(d), autocorrelation(d) if len(d) >= MIN_ROUNDS else 0.0
-    if first <= 1 / math.sqrt(max(n, 1)):
+    if first <= 0.5 / math.sqrt(max(n, 1)):
         return 1.0
     lags = min(n - 2, int(n ** (1 / 3)) + 2)
     weighted = [(1 - lag / (lags + 1)) * autocorrelation(d, lag) for lag in range(1, lags + 1)]
@@ -70,7 +70,7 @@ def is_autocorrelated(d: Array) -> bool:
     n = len(d)
     if n < 2 * MIN_ROUNDS:
         return False
-    ranks: Array = np.argsort(np.argsort(d, kind="stable"), kind="stable") - (n - 1) / 2
+    ranks = np.argsort(np.argsort(d, kind="stable"), kind="stable") - (n - 1) / 2
     lags = 2 * min(4, n // 8)
     correlations = [_lagged(ranks, lag) for lag in range(1, lags + 1)]
     q = n * (n + 2) * sum(c**2 / (n - lag) for lag, c in enumerate(correlations, start=1))

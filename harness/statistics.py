@@ -128,7 +128,7 @@ def effect_of(processes: Sequence[Array], mode_floor: float = 0.0) -> Effect:
     return Effect(
         centre=float(np.median(medians)),
         medians=medians,
-        inner_se=_median_of_means_se(typical, len(inner)),
+        inner_se=_se_of_median(typical, len(inner)),
         between_sd=spread,
         differences=only,
         inflation=long_run_inflation(measured[0]) if len(measured) == 1 else 1.0,
@@ -143,10 +143,10 @@ def _inner_standard_error(d: Array) -> float:
     return half_width / normal_quantile(1 - ALPHA / 2) * math.sqrt(long_run_inflation(d))
 
 
-def _median_of_means_se(se: float, num_processes: int) -> float:
-    """The median of P values spreads up to sqrt(pi/2) more than their mean (equal at P <= 2)."""
+def _se_of_median(sd: float, num_processes: int) -> float:
+    """Standard error of the median of P values; up to sqrt(pi/2) that of their mean."""
     loss = 1.0 if num_processes <= 2 else math.sqrt(math.pi / 2)
-    return se * loss / math.sqrt(num_processes)
+    return sd * loss / math.sqrt(num_processes)
 
 
 def interval(effect: Effect, alpha: float = ALPHA) -> Interval:
@@ -173,7 +173,7 @@ def p_value(effect: Effect, null: float = 0.0) -> float:
 
 
 def _between_se(effect: Effect) -> float:
-    return effect.between_sd / math.sqrt(len(effect.medians))
+    return _se_of_median(effect.between_sd, len(effect.medians))
 
 
 def _shrunk(alpha: float, inflation: float) -> float:
