@@ -33,6 +33,7 @@ from harness.interface import Implementation, Inputs
 from harness.jobs import Job, RowMessage
 from harness.modes import ModeCall, make_call
 from harness.numerics import Reference, judge, make_reference
+from harness.plausibility import plausible
 from harness.registry import load_implementation
 from harness.rounds import Contestant, RoundsResult, Timing, run_rounds
 from harness.rows import Row, Status, failed
@@ -106,6 +107,7 @@ def _num_input_sets(job: Job) -> int:
 
 
 def _blank_row(job: Job, spec: ImplementationSpec) -> Row:
+    flop_per_s, bytes_per_s = job.ceilings.of(job.case)
     return Row(
         run_id=job.run_id,
         case=job.case,
@@ -116,6 +118,8 @@ def _blank_row(job: Job, spec: ImplementationSpec) -> Row:
         process=job.process,
         flop_count=cost.flop_count(job.case),
         min_bytes=cost.min_bytes(job.case),
+        ceiling_flop_per_s=flop_per_s,
+        ceiling_bytes_per_s=bytes_per_s,
         environment_key=job.environment_key,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         repro=job.repro.get(spec.name, ""),
@@ -254,7 +258,8 @@ def _finish(bench: _Bench, entrant: _Entrant, result: RoundsResult, baseline: st
     )
     if is_baseline:
         row = replace(row, shadow=shadow)
-    bench.channel.send(RowMessage(entrant.index, _rechecked(bench, entrant, timing, row), True))
+    row = plausible(_rechecked(bench, entrant, timing, row))
+    bench.channel.send(RowMessage(entrant.index, row, is_final=True))
 
 
 def _timing_flags(timing: Timing) -> tuple[str, ...]:

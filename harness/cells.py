@@ -14,7 +14,7 @@ from typing import Any
 
 from harness import cost
 from harness.attention import Case
-from harness.jobs import Job, MemoryMessage, ReasonsJob, ReasonsMessage, RowMessage
+from harness.jobs import Ceilings, Job, MemoryMessage, ReasonsJob, ReasonsMessage, RowMessage
 from harness.rows import Row, Status, failed
 from harness.settings import ImplementationSpec, MeasureSettings
 from harness.worker import Ending, Exit, ForkServer, Limits
@@ -49,6 +49,7 @@ class Site:
     run_id: str
     environment_key: str
     baseline: str
+    ceilings: Ceilings
     repro: Callable[[Case, str], str]
 
 
@@ -109,6 +110,7 @@ def _job(
         measure=measure,
         process=secrets.token_hex(6),
         environment_key=site.environment_key,
+        ceilings=site.ceilings,
         repro={spec.name: site.repro(cell.case, spec.name) for spec in specs},
     )
 
@@ -208,6 +210,15 @@ def ask_environment(server: ForkServer) -> dict[str, Any]:
         elif isinstance(message, Exit) and message.ending is not Ending.FINISHED:
             found = {"key": "", "problem": f"{message.reason}\n{message.log}"}
     return found
+
+
+def ask_ceilings(server: ForkServer, cases: Sequence[Case]) -> Ceilings:
+    """The machine's ceilings for these cases; empty where they can't be measured."""
+    limits = Limits(_PREPARATION_STALL_S)
+    for message in server.run("harness.ceilings:send_ceilings", tuple(cases), limits):
+        if isinstance(message, Ceilings):
+            return message
+    return Ceilings()
 
 
 def ask_claims(

@@ -11,6 +11,33 @@ from harness.rows import Row
 from harness.settings import ImplementationSpec, MeasureSettings
 
 
+@dataclass(frozen=True)
+class Ceilings:
+    """Rates that no implementation can exceed, measured on this machine.
+
+    Args:
+        flop_per_s: Of a large matrix product, by (device, dtype, threads).
+        bytes_per_s: Of a large copy, read and written, by (device, threads).
+    """
+
+    flop_per_s: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
+    bytes_per_s: Mapping[tuple[str, int], float] = field(default_factory=dict)
+
+    def of(self, case: Case) -> tuple[float | None, float | None]:
+        """FLOP/s and bytes/s for a case; None where they were not measured."""
+        return (
+            self.flop_per_s.get((case.device, case.config.dtype.value, case.threads)),
+            self.bytes_per_s.get((case.device, case.threads)),
+        )
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """For the run's environment file."""
+        return {
+            "flop_per_s": {"/".join(map(str, key)): v for key, v in self.flop_per_s.items()},
+            "bytes_per_s": {"/".join(map(str, key)): v for key, v in self.bytes_per_s.items()},
+        }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One case to measure in one process.
@@ -20,6 +47,7 @@ class Job:
         baseline: Name of the implementation that the others are compared with; where it can't be
             measured, the first that can takes its place.
         process: Token of the process, for the rows.
+        ceilings: What this machine can do at most.
         repro: Per implementation, the command that repeats its cell.
     """
 
@@ -31,6 +59,7 @@ class Job:
     measure: MeasureSettings
     process: str
     environment_key: str = ""
+    ceilings: Ceilings = Ceilings()
     repro: Mapping[str, str] = field(default_factory=dict)
 
 

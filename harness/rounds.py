@@ -27,7 +27,7 @@ from harness.clock import Clock
 from harness.guards import RoundGuard
 from harness.rows import Samples
 from harness.settings import MeasureSettings
-from harness.statistics import order_statistic_interval
+from harness.statistics import order_statistic_interval, paired_differences
 
 LOOKS = (20, 30, 45, 68, 100, 150, 200)
 MIN_ROUNDS = 6  # the fewest whose order statistics hold a 95 % interval (min to max, 96.9 %)
@@ -205,16 +205,6 @@ def _burst(
     return tuple(times)
 
 
-def log_ratios(times_s: Sequence[Sequence[float]], baseline_s: Sequence[Sequence[float]]) -> Any:
-    """Per round, log(burst minimum / the baseline's), each over as many calls as both bursts have.
-
-    Minima of bursts of unequal length would favour the longer one.
-    """
-    pairs = zip(times_s, baseline_s, strict=True)
-    shared = ((a[: min(len(a), len(b))], b[: min(len(a), len(b))]) for a, b in pairs)
-    return np.array([np.log(min(a) / min(b)) for a, b in shared])
-
-
 def _stop_reason(
     timings: dict[str, Timing],
     baseline: str,
@@ -224,7 +214,7 @@ def _stop_reason(
 ) -> str:
     base = timings[baseline]
     rounds = len(base.times_s)
-    if rounds >= LOOKS[-1]:
+    if rounds >= settings.max_rounds:
         return "rounds"
     looks = (MIN_ROUNDS, 10, *LOOKS) if base.call_s > _SLOW_CALL_S else LOOKS
     if rounds in looks:
@@ -241,9 +231,9 @@ def _reason_at_look(
 ) -> str:
     decided_by = set()
     for name in rivals:
-        ratios = log_ratios(timings[name].times_s, base.times_s)
+        ratios = paired_differences(timings[name].times_s, base.times_s)
         interval = order_statistic_interval(ratios, 0.05)
-        if (interval.high - interval.low) / 2 <= settings.precision:
+        if interval.half_width <= settings.precision:
             decided_by.add("precision")
         elif _is_decided(ratios, settings.margin):
             decided_by.add("verdict")

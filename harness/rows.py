@@ -79,6 +79,8 @@ class Row:
         stop_reason: Why the rounds ended: ``precision``, ``verdict``, ``budget`` or ``rounds``.
         flop_count: Floating-point operations of the problem (unmasked pairs only).
         min_bytes: Bytes that any implementation must move.
+        ceiling_flop_per_s: Rate of a large matrix product of the case's dtype on this machine.
+        ceiling_bytes_per_s: Rate of a large copy on this machine, bytes read and written.
         environment_key: Hash of the environment that measured.
         started_at: UTC, ISO 8601.
         wall_s: Wall time of the whole case in its process.
@@ -115,6 +117,8 @@ class Row:
     stop_reason: str | None = None
     flop_count: int | None = None
     min_bytes: int | None = None
+    ceiling_flop_per_s: float | None = None
+    ceiling_bytes_per_s: float | None = None
     environment_key: str = ""
     started_at: str = ""
     wall_s: float | None = None

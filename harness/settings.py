@@ -39,6 +39,7 @@ class MeasureSettings:
         warmup_min_s: Least warm-up per implementation.
         warmup_max_s: Warm-up is cut here and the row flagged ``no_steady_state``.
         input_sets: Distinct inputs that the rounds rotate through.
+        max_rounds: Rounds are not made beyond this many.
         memory_repeats: Runs of the memory measurement, which must agree.
     """
 
@@ -53,4 +54,5 @@ class MeasureSettings:
     warmup_min_s: float = 0.2
     warmup_max_s: float = 3.0
     input_sets: int = 4
+    max_rounds: int = 200
     memory_repeats: int = 3

@@ -2,7 +2,7 @@
 
 ::
 
-    environment, unsupported_reasons   asked once, each in a worker
+    environment, ceilings, claims      asked once, each in a worker
     for each pass, for each case in random order
         rows of the unsupported        at once
         measure_cell                   in fresh workers
@@ -26,6 +26,7 @@ from harness.cells import (
     Cell,
     Claims,
     Site,
+    ask_ceilings,
     ask_claims,
     ask_environment,
     measure_cell,
@@ -82,11 +83,13 @@ def run_sweep(plan: Plan, run: Path, config: RunConfig, observer: Observer) -> N
     server = ForkServer()
     observer.on_message("starting the workers")
     environment = ask_environment(server)
-    write_environment(run, environment)
+    observer.on_message("measuring what this machine can do at most")
+    ceilings = ask_ceilings(server, plan.cases)
+    write_environment(run, {**environment, "ceilings": ceilings.to_dict()})
     claims = ask_claims(server, plan.implementations, plan.cases)
     limits = Limits(config.measure.call_timeout_s, config.memory_limit_bytes)
     key = str(environment.get("key", ""))
-    site = Site(server, limits, run.name, key, config.baseline, config.repro_command)
+    site = Site(server, limits, run.name, key, config.baseline, ceilings, config.repro_command)
     with ShardWriter(run) as shard:
         _run_cells(_Sweep(plan, config, site, shard, observer, claims), done)
 

@@ -13,7 +13,6 @@ from harness.rounds import (
     Contestant,
     burst_length,
     calls_per_sample,
-    log_ratios,
     run_rounds,
     warm_up,
 )
@@ -179,8 +178,3 @@ def test_a_sample_lasts_at_least_200_us(quickest_s, calls):
 @pytest.mark.parametrize(("sample_s", "length"), [(1e-3, 6), (12e-3, 4), (20e-3, 3), (60e-3, 1)])
 def test_a_burst_has_three_to_six_samples_and_one_of_a_long_call(sample_s, length):
     assert burst_length(sample_s, MeasureSettings()) == length
-
-
-def test_minima_are_taken_over_as_many_calls_as_both_bursts_have():
-    ratios = log_ratios([(3.0, 1.0)], [(3.0,)])
-    assert ratios.tolist() == [0.0]
