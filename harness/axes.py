@@ -21,6 +21,7 @@ from harness.mask import Mask
 from harness.names import unknown_name
 
 AxisValue: TypeAlias = int | float | str | None
+DEVICES = ("cpu", "cuda")
 Axes: TypeAlias = Mapping[str, tuple[AxisValue, ...]]
 _Reader: TypeAlias = Callable[[str, object], AxisValue]
 
@@ -74,9 +75,9 @@ def _mask(axis: str, value: object) -> AxisValue:
 
 
 def _device(axis: str, value: object) -> AxisValue:
-    if not isinstance(value, str) or not re.fullmatch(r"cpu|cuda(:\d+)?", value):
-        raise InvalidValueError(axis, "a device", value, ("cpu", "cuda", "cuda:N"))
-    return value
+    if value not in DEVICES:
+        raise InvalidValueError(axis, "a device", value, DEVICES)
+    return str(value)
 
 
 def _distribution(_axis: str, value: object) -> AxisValue:

@@ -1,0 +1,86 @@
+"""The commands of ``mha-bench`` and their options; each imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli import completion
+from harness.cli.failures import explain
+
+app = typer.Typer(
+    name="mha-bench",
+    help="Honest benchmarks of multi-head attention: latency, memory and numerical error.",
+    epilog=(
+        "Start with `mha-bench sweep`: two minutes, then a table. "
+        'Shell completion: eval "$(mha-bench -sc install=bash)"'
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+BAD_INPUT = 2
+
+# The words of a sweep belong to Hydra, --help included.
+_PASS_ON: dict[str, Any] = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "help_option_names": [],
+}
+
+
+@app.command("sweep", context_settings=_PASS_ON)
+def sweep(
+    context: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan only.")] = False,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", help="Go on with this run.", metavar="RUN")
+    ] = None,
+) -> None:
+    """Measure implementations on a grid of shapes: `mha-bench sweep --help` shows all keys."""
+    from harness.cli import hydra_app
+
+    words = list(context.args)
+    if resume is not None:
+        words = hydra_app.resumed(resume, words)
+    if dry_run:
+        words.append("dry_run=true")
+    raise typer.Exit(hydra_app.run(words))
+
+
+_ConfigDir = Annotated[
+    Path | None,
+    typer.Option("--config-dir", help="Also look for groups in this folder.", exists=True),
+]
+
+
+@app.command("list")
+def list_(config_dir: _ConfigDir = None) -> None:
+    """Show implementations (and why one can't run here), sweeps, models and inputs."""
+    from harness.cli import listing
+
+    listing.show([config_dir] if config_dir else [])
+
+
+def main() -> None:
+    """Entry point of the console script; wrong input ends with one line and exit code 2."""
+    try:
+        if sys.argv[1:2] and sys.argv[1] in completion.FLAGS:
+            completion.complete(sys.argv[1:], command_names())
+        else:
+            app()
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        print(f"mha-bench: {line}", file=sys.stderr)
+        sys.exit(BAD_INPUT)
+
+
+def command_names() -> list[str]:
+    """The commands in the order of the help."""
+    return [str(command.name) for command in app.registered_commands]
