@@ -14,14 +14,13 @@ broadly); the others of the case go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from harness import allocator, cost
 from harness.attempts import attempt, failed_by
@@ -270,22 +269,23 @@ def _timing_flags(timing: Timing) -> tuple[str, ...]:
 
 
 def _rechecked(bench: _Bench, entrant: _Entrant, timing: Timing, row: Row) -> Row:
-    """The row, ``incorrect`` when the last timed result is not right for its own inputs."""
+    """The row, ``incorrect`` when a timed result is not right for its own inputs.
+
+    Judged are the last timed call, and one more on the same inputs right after a call on others:
+    who hands out the result of an earlier call is wrong there.
+    """
     assert timing.last is not None, "there has been at least one round"
     input_set, result = timing.last
-    outputs = entrant.calls[input_set].named_outputs(result)
-    reasons = _reasons_against(bench, input_set, entrant, outputs)
-    if not reasons:
-        return row
-    found = tuple(f"the last timed call (input set {input_set}): {r}" for r in reasons)
-    return failed(row, Status.INCORRECT, *found)
-
-
-def _reasons_against(
-    bench: _Bench, input_set: int, entrant: _Entrant, outputs: Mapping[str, Tensor]
-) -> tuple[str, ...]:
+    call = entrant.calls[input_set]
     reference = bench.reference
     if input_set:
         reference = make_reference(bench.job.case, bench.input_sets[input_set])
     contract = entrant.implementation.contract(bench.job.case)
-    return judge(reference, outputs, contract).reasons
+    reasons = judge(reference, call.named_outputs(result), contract).reasons
+    if not reasons:
+        entrant.calls[input_set - 1].run()
+        reasons = judge(reference, call.named_outputs(call.run()), contract).reasons
+    if not reasons:
+        return row
+    found = tuple(f"in the timed calls (input set {input_set}): {reason}" for reason in reasons)
+    return failed(row, Status.INCORRECT, *found)

@@ -1,0 +1,204 @@
+"""The clock and the paired rounds, on work whose time is known or whose ratio is.
+
+Ratios come from work that is repeated n and n (1 + x) times: the injected slowdown is exact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.clock import CpuClock
+from harness.dependence import Array
+from harness.guards import RoundGuard
+from harness.rounds import Contestant, run_rounds
+from harness.selfcheck.outcome import Effort, Outcome
+from harness.settings import MeasureSettings
+from harness.statistics import effect_of, interval, paired_differences
+from harness.verdicts import Verdict, judge
+
+BASE, OTHER = "base", "other"
+REPEATS = 100  # pieces of work in a call; one more is 1 %
+MARGIN = 0.03
+THIRTY_ROUNDS = MeasureSettings(
+    budget_s=60.0, precision=0.0, margin=10.0, max_rounds=30, warmup_min_s=0.0, warmup_max_s=0.05
+)
+_SPINS_S = ((1e-4, 0.010), (1e-3, 0.002), (1e-2, 0.001))
+
+
+def check_spins(effort: Effort) -> list[Outcome]:
+    """A loop that ends at a known time: what does the clock say?"""
+    outcomes = []
+    for length_s, accepted in _SPINS_S:
+        calls = max(1, math.ceil(200e-6 / length_s))
+        samples = [CpuClock().sample(partial(spin, length_s), calls) for _ in range(51)]
+        error = float(np.median([s.time_s for s in samples])) / length_s - 1
+        outcomes.append(
+            Outcome(
+                f"spin of {length_s * 1e3:g} ms",
+                f"error {error:+.2%}",
+                f"within {accepted:.1%}",
+                abs(error) <= accepted,
+            )
+        )
+    return outcomes
+
+
+def spin(length_s: float) -> None:
+    """Keep the processor busy for a time; a sleep would end 6 to 9 % late."""
+    end_ns = time.perf_counter_ns() + int(length_s * 1e9)
+    while time.perf_counter_ns() < end_ns:
+        pass
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One paired comparison of the other work with the base."""
+
+    differences: Array
+    guard: RoundGuard
+
+    @property
+    def rejects_equality(self) -> bool:
+        return not interval(effect_of([self.differences])).contains(0.0)
+
+    @property
+    def centre(self) -> float:
+        return float(np.median(self.differences))
+
+
+def compare_once(
+    slowdown: float, seed: int, settings: MeasureSettings = THIRTY_ROUNDS
+) -> Comparison:
+    """Measure work against the same work made longer by ``slowdown`` with the paired rounds."""
+    extra = round(REPEATS * slowdown)
+    contestants = [
+        Contestant(BASE, (work(REPEATS),), CpuClock()),
+        Contestant(OTHER, (work(REPEATS + extra),), CpuClock()),
+    ]
+    guard = RoundGuard()
+    rng = np.random.default_rng(seed)
+    result = run_rounds(contestants, BASE, OTHER, settings, rng, guard)
+    base, other = (result.timings[name].times_s for name in (BASE, OTHER))
+    return Comparison(paired_differences(other, base), guard)
+
+
+def work(repeats: int) -> Callable[[], Any]:
+    """About half a millisecond of small products at 100 repeats, single-threaded."""
+    matrix = torch.randn(32, 32, generator=torch.Generator().manual_seed(0))
+    out = torch.empty_like(matrix)
+
+    def run() -> None:
+        for _ in range(repeats):
+            torch.mm(matrix, matrix, out=out)
+
+    return run
+
+
+def check_equal_functions(effort: Effort) -> list[Outcome]:
+    """One function under two names: how often are they called different?"""
+    comparisons = [compare_once(0.0, seed) for seed in range(effort.comparisons)]
+    rejected = sum(c.rejects_equality for c in comparisons)
+    allowed = allowed_rejections(effort.comparisons)
+    return [
+        Outcome(
+            "A/A, paired rounds",
+            f"{rejected} of {effort.comparisons} called different",
+            f"at most {allowed}",
+            rejected <= allowed,
+        )
+    ]
+
+
+def allowed_rejections(comparisons: int) -> int:
+    """5 % and the slack of chance: 15 of 200, 27 of 400 (about the 95 % quantile, rounded down)."""
+    return math.floor(0.05 * comparisons + 1.64 * math.sqrt(comparisons * 0.05 * 0.95))
+
+
+def check_injected_slowdowns(effort: Effort) -> list[Outcome]:
+    """2 % more work: seen? And are 2, 5, 10 and 50 % measured as what they are?"""
+    return [_power_at_two_percent(effort), *_accuracy(effort)]
+
+
+def _power_at_two_percent(effort: Effort) -> Outcome:
+    comparisons = [compare_once(0.02, 1000 + seed) for seed in range(effort.comparisons)]
+    seen = sum(c.rejects_equality and c.centre > 0 for c in comparisons)
+    needed = math.ceil(0.9 * effort.comparisons)
+    figure = f"seen in {seen} of {effort.comparisons}"
+    return Outcome("2 % injected", figure, f"at least {needed}", seen >= needed)
+
+
+def _accuracy(effort: Effort) -> Iterator[Outcome]:
+    num = max(20, effort.comparisons // 5)
+    for slowdown in (0.02, 0.05, 0.10, 0.50):
+        true = math.log1p(slowdown)
+        found = [compare_once(slowdown, 2000 + seed) for seed in range(num)]
+        bias = math.exp(float(np.median([c.centre for c in found]))) - 1 - slowdown
+        covered = sum(interval(effect_of([c.differences])).contains(true) for c in found)
+        needed = math.floor(0.92 * num - 1.64 * math.sqrt(num * 0.92 * 0.08))
+        yield Outcome(
+            f"{slowdown:.0%} injected, accuracy",
+            f"median off by {bias * 100:+.2f} points; {covered} of {num} intervals hold the truth",
+            f"within 0.3 points; at least {needed} (92 % and chance)",
+            abs(bias) <= 0.003 and covered >= needed,
+        )
+
+
+def check_under_load(effort: Effort) -> list[Outcome]:
+    """All cores loaded by others: wider intervals, never a wrong direction beyond the margin."""
+    with load_on_all_cores():
+        equal = [compare_once(0.0, 3000 + seed) for seed in range(effort.loaded_comparisons)]
+        slower = [compare_once(0.02, 4000 + seed) for seed in range(effort.loaded_comparisons)]
+    num = effort.loaded_comparisons
+    rejected = sum(c.rejects_equality for c in equal)
+    beyond = sum(
+        judge(effect_of([c.differences]), MARGIN) in (Verdict.FASTER, Verdict.SLOWER) for c in equal
+    )
+    wrong = sum(c.rejects_equality and c.centre < 0 for c in slower)
+    seen = sum(c.rejects_equality and c.centre > 0 for c in slower)
+    allowed = allowed_rejections(num)
+    return [
+        Outcome(
+            "A/A under load on all cores",
+            f"{rejected} of {num} called different, {beyond} beyond {MARGIN:.0%}",
+            f"at most {allowed}, none beyond",
+            rejected <= allowed and beyond == 0,
+        ),
+        Outcome(
+            "2 % injected under load",
+            f"seen in {seen}, wrong direction in {wrong} of {num}",
+            "wrong direction in at most 1 of 40",
+            wrong <= max(1, num // 40),
+        ),
+    ]
+
+
+@contextlib.contextmanager
+def load_on_all_cores() -> Iterator[None]:
+    """One busy process per core, ended on leaving."""
+    context = multiprocessing.get_context("spawn")
+    cores = multiprocessing.cpu_count()
+    loads = [context.Process(target=_burn, daemon=True) for _ in range(cores)]
+    for load in loads:
+        load.start()
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        for load in loads:
+            load.kill()
+            load.join()
+
+
+def _burn() -> None:
+    while True:
+        spin(1.0)
