@@ -1,15 +1,19 @@
 // The Python module _kernels: three functions over plain integers, no torch headers, stable ABI.
 //
-//   runnable_paths() -> tuple of path numbers
-//   scratch_bytes(pass, problem) -> int
-//   run(pass, problem) -> None, without the interpreter lock
+//   runnable_paths() -> list of path numbers
+//   scratch_bytes(pass, problem, threads) -> int
+//   run(pass, problem, threads, scratch, log_sum_exp, query, strides, key, strides, ...) -> None
 //
-// problem is any buffer that holds one Problem (problem.h); native.py owns its layout.
+// problem is any buffer that holds one Problem (problem.h; native.py mirrors it): what stays the
+// same from call to call. Addresses and strides are given with each call, in the order of
+// k_tensors. run releases the interpreter lock.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <cstring>
+#include <iterator>
 
+#include "blocking.h"
 #include "paths.h"
 
 namespace {
@@ -36,31 +40,56 @@ const Kernels* runnable_kernels(const Problem& problem) {
   return kernels;
 }
 
-bool read_call(PyObject* const* args, Py_ssize_t count, long* pass, Problem* problem) {
-  if (count != 2) {
-    PyErr_SetString(PyExc_TypeError, "expected (pass, problem)");
-    return false;
+// The tensors of a call, in the order of run's arguments; a forward call ends after output.
+constexpr fused::Tensor Problem::*k_tensors[] = {
+    &Problem::query,       &Problem::key,        &Problem::value,    &Problem::output,
+    &Problem::grad_output, &Problem::grad_query, &Problem::grad_key, &Problem::grad_value};
+
+bool read_tensor(PyObject* address, PyObject* strides, fused::Tensor* tensor) {
+  long long numbers[4];
+  tensor->data = PyLong_AsVoidPtr(address);
+  for (int i = 0; i < 4; ++i) {
+    PyObject* stride = PyTuple_GetItem(strides, i);
+    if (!stride) return false;
+    numbers[i] = PyLong_AsLongLong(stride);
+  }
+  tensor->batch = numbers[0], tensor->head = numbers[1], tensor->row = numbers[2], tensor->column = numbers[3];
+  return !PyErr_Occurred();
+}
+
+// The first three arguments, which both functions share. Null with a Python error set.
+const Kernels* read_call(PyObject* const* args, Py_ssize_t count, Py_ssize_t least, long* pass, Problem* problem) {
+  if (count < least) {
+    PyErr_Format(PyExc_TypeError, "expected at least %zd arguments, got %zd", least, count);
+    return nullptr;
   }
   *pass = PyLong_AsLong(args[0]);
-  if (*pass == -1 && PyErr_Occurred()) return false;
-  return read_problem(args[1], problem);
+  if (!read_problem(args[1], problem)) return nullptr;
+  problem->threads = PyLong_AsLong(args[2]);
+  if (PyErr_Occurred()) return nullptr;
+  problem->threads = fused::useful_threads(*problem);
+  return runnable_kernels(*problem);
 }
 
 PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
   long pass;
   Problem problem;
-  if (!read_call(args, count, &pass, &problem)) return nullptr;
-  const Kernels* kernels = runnable_kernels(problem);
+  const Kernels* kernels = read_call(args, count, 3, &pass, &problem);
   if (!kernels) return nullptr;
   return PyLong_FromLongLong(kernels->forward_scratch_bytes(problem));
 }
 
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  constexpr Py_ssize_t kFirstTensor = 5;
   long pass;
   Problem problem;
-  if (!read_call(args, count, &pass, &problem)) return nullptr;
-  const Kernels* kernels = runnable_kernels(problem);
+  const Kernels* kernels = read_call(args, count, kFirstTensor, &pass, &problem);
   if (!kernels) return nullptr;
+  problem.scratch = PyLong_AsVoidPtr(args[3]);
+  problem.log_sum_exp = static_cast<float*>(PyLong_AsVoidPtr(args[4]));
+  auto tensor = std::begin(k_tensors);
+  for (Py_ssize_t i = kFirstTensor; i + 1 < count && tensor != std::end(k_tensors); i += 2)
+    if (!read_tensor(args[i], args[i + 1], &(problem.*(*tensor++)))) return nullptr;
   Py_BEGIN_ALLOW_THREADS
   kernels->forward(problem);
   Py_END_ALLOW_THREADS

@@ -33,13 +33,21 @@ static void mask_by_padding(const Problem& p, const BlockPlace& at, float* score
         store(scores + (i * Vectors + j) * kLanes, broadcast(kMinusInfinity));
 }
 
+// A bias in base 2. The lowest finite number means a uniform row, not an excluded one: it must not
+// overflow to -inf.
+FUSED_INLINE float to_base_2(float bias) {
+  const float scaled = bias * kLog2E;
+  const bool overflowed = __builtin_isinf(scaled) && !__builtin_isinf(bias);
+  return overflowed ? __builtin_copysignf(__FLT_MAX__, bias) : scaled;
+}
+
 // One query's row of keep-mask and bias as terms to add to base-2 scores.
 template <class Element>
 static void load_mask_terms(const Problem& p, const BlockPlace& at, int64_t query, float* terms) {
   if (p.bias.data) {
     const Element* bias = row_of<Element>(p.bias, at.batch, at.head, query) + at.first_key * p.bias.column;
     load_row(bias, p.bias.column, at.num_keys, terms);
-    for (int64_t i = 0; i < at.num_keys; ++i) terms[i] *= kLog2E;
+    for (int64_t i = 0; i < at.num_keys; ++i) terms[i] = to_base_2(terms[i]);
   } else {
     __builtin_memset(terms, 0, at.num_keys * sizeof(float));
   }

@@ -19,7 +19,7 @@ FUSED_INLINE Vec exp2(Vec x) {
   const Vec r = (Vec)_mm512_reduce_ps((__m512)x, kFractionAboveFloor);
   return (Vec)_mm512_scalef_ps((__m512)exp2_fraction(r), (__m512)x);
 #else
-  const Vec lowest = broadcast(-127.0f);
+  const Vec lowest = broadcast(-126.5f);  // n = -127, whose exponent field makes the result 0
   x = x < lowest ? lowest : x;  // in this order NaN passes
   // Adding 1.5 * 2^23 leaves the nearest whole number in the low bits of the mantissa.
   const float shifter = 12582912.0f;

@@ -1,0 +1,100 @@
+"""``fused``: this project's own attention kernels for the CPU, as an implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from harness.attention import AttentionConfig
+from harness.interface import (
+    ALL_MASK_FEATURES,
+    Attend,
+    AttentionImplementation,
+    Case,
+    DType,
+    Inputs,
+    InvalidValueError,
+    MaskTensors,
+    Mode,
+    torch_dtype,
+)
+from implementations.fused.native import MISSING, Path, library, runnable_paths
+from implementations.fused.plan import UNLIMITED, Geometry, MaskParts, Plan, Sizes
+from implementations.fused.selection import Precision, Selection, select
+
+
+class Fused(AttentionImplementation):
+    """Flash-style attention in C++; csrc/README.md is the map of the kernels.
+
+    Args:
+        precision: ``full`` or ``bf16x3``, see ``Precision``.
+        path: Instruction set to use: ``portable``, ``avx2``, ``avx512`` or ``amx``; ``auto`` takes
+            the fastest that this machine can run.
+    """
+
+    name = "fused"
+    devices = frozenset({"cpu"})
+    dtypes = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
+    modes = frozenset({Mode.FORWARD})
+    mask_features = ALL_MASK_FEATURES
+    native_grouped_heads = True
+
+    def __init__(self, precision: str = "full", path: str = "auto") -> None:
+        if precision not in list(Precision):
+            raise InvalidValueError("precision", "a precision", precision, list(Precision))
+        names = {p.name.lower(): p for p in Path}
+        if path != "auto" and path not in names:
+            raise InvalidValueError("path", "a path", path, ["auto", *names])
+        self.precision = Precision(precision)
+        self.forced_path = names.get(path)
+
+    def extra_reasons(self, case: Case) -> Iterable[str]:
+        if library() is None:
+            yield MISSING
+        elif self.forced_path is not None and self.forced_path not in runnable_paths():
+            able = ", ".join(path.name.lower() for path in runnable_paths())
+            yield f"path={self.forced_path.name.lower()} (this machine can run {able})"
+
+    def kernel(self, case: Case, inputs: Inputs) -> str:
+        return self._selection(case.config).describe(case.config.dtype)
+
+    def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
+        c = case.config
+        chosen = self._selection(c)
+        plan = Plan(
+            Sizes(
+                c.batch_size,
+                c.num_heads,
+                c.num_kv_heads,
+                c.seq_len,
+                c.kv_seq_len,
+                c.head_dim,
+                c.head_dim,
+            ),
+            torch_dtype(c.dtype),
+            chosen.path,
+            c.scale,
+            geometry_of(c),
+            MaskParts(masks.key_padding, masks.keep, masks.bias),
+            chosen.products,
+        )
+        shape = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            out = torch.empty(shape, dtype=q.dtype)
+            plan.forward(q, k, v, out, None)
+            return out
+
+        return attend
+
+    def _selection(self, c: AttentionConfig) -> Selection:
+        return select(runnable_paths(), self.forced_path, c.dtype, self.precision)
+
+
+def geometry_of(c: AttentionConfig) -> Geometry:
+    """Causal triangle and window of a config as numbers of visible keys before and after."""
+    before = UNLIMITED if c.mask.window is None else c.mask.window - 1
+    after = 0 if c.is_causal else before
+    return Geometry(c.causal_offset, before, after)

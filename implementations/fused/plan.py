@@ -1,0 +1,132 @@
+"""From a case to a native call: everything that stays the same from call to call, made once.
+
+Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D head_dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from implementations.fused.native import ELEMENT_TYPES, Pass, Path, Problem, TensorField, library
+
+UNLIMITED = 2**40  # keys; more than any length, and far from overflow
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Which keys a query sees by position: query i stands at key i + offset.
+
+    Args:
+        before: Number of keys that it sees before that position.
+        after: The same behind it; 0 for causal masks.
+    """
+
+    offset: int = 0
+    before: int = UNLIMITED
+    after: int = UNLIMITED
+
+
+@dataclass(frozen=True)
+class MaskParts:
+    """The mask's tensors.
+
+    Args:
+        key_padding: ``[B, S]`` bool.
+        keep: ``[L, S]`` or 4-D broadcastable to ``[B, H, L, S]``, bool.
+        bias: The same shapes, in the inputs' dtype.
+    """
+
+    key_padding: Tensor | None = None
+    keep: Tensor | None = None
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a problem, as the kernels need them."""
+
+    batch_size: int
+    num_heads: int
+    num_kv_heads: int
+    seq_len: int
+    kv_seq_len: int
+    qk_dim: int
+    v_dim: int
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor) -> Sizes:
+        """From q ``[B, H, L, D]``, k ``[B, G, S, D]`` and v ``[B, G, S, DV]``."""
+        batch_size, num_heads, seq_len, qk_dim = q.shape
+        return cls(batch_size, num_heads, k.shape[1], seq_len, k.shape[2], qk_dim, v.shape[3])
+
+
+class Plan:
+    """A prepared problem: call it with tensors that have the sizes it was made for."""
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        dtype: torch.dtype,
+        path: Path,
+        scale: float,
+        geometry: Geometry,
+        masks: MaskParts,
+        products: int = 1,
+    ) -> None:
+        self.sizes, self.dtype = sizes, dtype
+        self._masks = masks  # keeps alive what the addresses below point to
+        problem = Problem(
+            **vars(sizes),
+            element_type=ELEMENT_TYPES[dtype],
+            path=path,
+            scale=scale,
+            products=products,
+            causal_offset=geometry.offset,
+            keys_before=geometry.before,
+            keys_after=geometry.after,
+            key_padding=_padding_field(masks.key_padding),
+            keep=_mask_field(masks.keep, sizes),
+            bias=_mask_field(masks.bias, sizes),
+        )
+        self._problem = bytes(problem)
+        native = library()
+        assert native is not None
+        self._run, self._scratch_bytes = native.run, native.scratch_bytes
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
+        """Attention of q, k, v into ``out`` ``[B, H, L, DV]``, any strides.
+
+        Args:
+            lse: ``[B, H, L]`` float32, contiguous: gets the natural logarithm of each row's sum of
+                exponentials.
+        """
+        threads = torch.get_num_threads()
+        scratch = torch.empty(
+            self._scratch_bytes(Pass.FORWARD, self._problem, threads), dtype=torch.uint8
+        )
+        self._run(
+            Pass.FORWARD,
+            self._problem,
+            threads,
+            scratch.data_ptr(),
+            0 if lse is None else lse.data_ptr(),
+            *(q.data_ptr(), q.stride(), k.data_ptr(), k.stride()),
+            *(v.data_ptr(), v.stride(), out.data_ptr(), out.stride()),
+        )
+
+
+def _padding_field(padding: Tensor | None) -> TensorField:
+    if padding is None:
+        return TensorField()
+    return TensorField(padding.data_ptr(), padding.stride(0), 0, 0, padding.stride(1))
+
+
+def _mask_field(mask: Tensor | None, sizes: Sizes) -> TensorField:
+    if mask is None:
+        return TensorField()
+    full = (sizes.batch_size, sizes.num_heads, sizes.seq_len, sizes.kv_seq_len)
+    view = mask.expand(full)  # stride 0 along what is broadcast
+    return TensorField(view.data_ptr(), *view.stride())
