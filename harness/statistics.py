@@ -188,3 +188,46 @@ def _grown(p: float, inflation: float) -> float:
     if inflation <= 1.0 or p >= 1.0:
         return p
     return normal_two_sided(-normal_quantile(max(p / 2, 1e-300)) / math.sqrt(inflation))
+
+
+@dataclass(frozen=True)
+class UnpairedEffect:
+    """Log ratio of two sets of processes that share no rounds.
+
+    Args:
+        centre: Difference of the medians of the processes' medians.
+        se: Its standard error; infinite where the rounds are too few to tell.
+        df: Degrees of freedom; None where one process a side leaves only the rounds' own noise.
+    """
+
+    centre: float
+    se: float
+    df: int | None
+
+
+def unpaired_effect(old: Sequence[Array], new: Sequence[Array]) -> UnpairedEffect:
+    """New against old, each the logs of times ``[round]`` of one or more processes."""
+    before, after = effect_of(old), effect_of(new)
+    spread = [max(e.inner_se, _between_se(e)) for e in (before, after)]
+    processes = min(len(before.medians), len(after.medians))
+    return UnpairedEffect(
+        centre=after.centre - before.centre,
+        se=math.hypot(*spread),
+        df=processes - 1 if processes > 1 else None,
+    )
+
+
+def unpaired_interval(effect: UnpairedEffect, alpha: float = ALPHA) -> Interval:
+    """Interval at confidence ``1 - alpha``: normal, or Student's t with the fewer processes."""
+    level = 1 - alpha / 2
+    quantile = normal_quantile(level) if effect.df is None else t_quantile(level, effect.df)
+    return Interval(effect.centre - quantile * effect.se, effect.centre + quantile * effect.se)
+
+
+def unpaired_p_value(effect: UnpairedEffect, null: float = 0.0) -> float:
+    """Two-sided p-value of the effect being ``null``; inverse of ``unpaired_interval``."""
+    distance = abs(effect.centre - null)
+    if distance == 0 or math.isinf(effect.se):
+        return 1.0
+    z = distance / effect.se if effect.se else math.inf
+    return normal_two_sided(z) if effect.df is None else t_two_sided(z, effect.df)

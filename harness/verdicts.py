@@ -8,7 +8,7 @@ the rounds that would tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -64,11 +64,15 @@ class Evidence:
 
 def evidence_of(effect: Effect, margin: float) -> Evidence:
     """The p-values of an effect, for a margin given as a fraction."""
+    return evidence_from(effect.centre, lambda null: p_value(effect, null), margin)
+
+
+def evidence_from(centre: float, p_of: Callable[[float], float], margin: float) -> Evidence:
+    """The same for any estimate with a two-sided p-value for each hypothetical log ratio."""
     m = math.log1p(margin)
-    at_low, at_high = p_value(effect, -m), p_value(effect, m)
-    centre = effect.centre
+    at_low, at_high = p_of(-m), p_of(m)
     return Evidence(
-        different=p_value(effect, 0.0),
+        different=p_of(0.0),
         beyond=(at_high if centre > m else at_low) if abs(centre) > m else 1.0,
         within=max(at_low, at_high) if abs(centre) < m else 1.0,
     )
@@ -157,20 +161,25 @@ class Control:
         num_rejected: Those whose interval excludes "no difference"; wrong by construction.
         allowed: Rejections that chance explains.
         noise_floor: 95th percentile of the shadows' absolute effect, as a fraction.
+        largest: The largest of them, as a fraction.
     """
 
     num_comparisons: int
     num_rejected: int
     allowed: int
     noise_floor: float
+    largest: float
 
     @property
     def trusted(self) -> bool:
         return self.num_rejected <= self.allowed
 
     def margin(self, wanted: float) -> float:
-        """The smallest difference that this run can call one, not below what the user wants."""
-        return max(wanted, 2 * self.noise_floor)
+        """The smallest difference that this run can call one, not below what the user wants.
+
+        Twice the noise floor; twice the largest effect of any shadow where the control has failed.
+        """
+        return max(wanted, 2 * (self.noise_floor if self.trusted else self.largest))
 
 
 def control_of(shadows: Sequence[Array], alpha: float = ALPHA) -> Control:
@@ -184,6 +193,7 @@ def control_of(shadows: Sequence[Array], alpha: float = ALPHA) -> Control:
         num_rejected=len(rejected),
         allowed=allowed_rejections(len(measured)),
         noise_floor=math.expm1(floor),
+        largest=math.expm1(max(effects, default=0.0)),
     )
 
 

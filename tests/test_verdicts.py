@@ -206,6 +206,8 @@ def test_a_run_whose_shadow_differs_from_the_baseline_is_untrusted() -> None:
     control = control_of([noise.normal(rng, 30) + 0.02 for _ in range(50)])
     assert control.num_rejected > 40
     assert not control.trusted
+    assert control.margin(0.001) == 2 * control.largest
+    assert control.largest > control.noise_floor
 
 
 def test_the_noise_floor_is_the_95th_percentile_of_the_shadows_effects() -> None:
