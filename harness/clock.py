@@ -48,12 +48,20 @@ class Clock(Protocol):
 
 @dataclass(frozen=True)
 class CpuClock:
-    """``time.perf_counter_ns`` around the calls (overhead about 0.25 us)."""
+    """``time.perf_counter_ns`` around the calls (overhead about 0.25 us).
+
+    Args:
+        synchronize: Waits for work that a call only started; inside the window.
+        before: Untimed work in front of the window, such as emptying the caches.
+    """
 
     synchronize: Callable[[], None] | None = None
+    before: Callable[[], None] | None = None
 
     def sample(self, run: Callable[[], Any], calls: int) -> Sample:
         synchronize = self.synchronize
+        if self.before is not None:
+            self.before()
         start_ns = time.perf_counter_ns()
         for _ in range(calls):
             result = run()
@@ -86,10 +94,15 @@ class CudaClock:
         return Sample(start.elapsed_time(end) * 1e-3 / calls, result)
 
 
-def make_clock(device: str, implementation: object = None) -> Clock:
-    """The clock for calls of ``implementation`` on ``device``."""
+def make_clock(
+    device: str, implementation: object = None, before: Callable[[], None] | None = None
+) -> Clock:
+    """The clock for calls of ``implementation`` on ``device``.
+
+    Args:
+        before: Untimed work in front of every sample.
+    """
     if device == "cuda":
-        return CudaClock()
-    if isinstance(implementation, Asynchronous):
-        return CpuClock(implementation.synchronize)
-    return CpuClock()
+        return CudaClock(before)
+    hook = implementation.synchronize if isinstance(implementation, Asynchronous) else None
+    return CpuClock(hook, before)

@@ -90,7 +90,7 @@ def _cpu() -> dict[str, Any]:
         "cores_logical": psutil.cpu_count(logical=True),
         "cores_physical": psutil.cpu_count(logical=False),
         "cores_usable": usable_cores(),
-        "caches_bytes": _caches(),
+        "caches_bytes": cache_sizes_bytes(),
         "vector_flags": [f for f in flags if f.startswith(("avx", "amx", "fma", "sve", "asimd"))],
         "virtual_machine": "hypervisor" in flags,
         "governor": _read(_CPU_FOLDER / "cpufreq/scaling_governor"),
@@ -110,7 +110,8 @@ def _cpuinfo_fields() -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _caches() -> dict[str, int]:
+def cache_sizes_bytes() -> dict[str, int]:
+    """Sizes of the first CPU's caches by level (``L1i`` for instructions); empty if unreadable."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
     found = {}
     for folder in sorted((_CPU_FOLDER / "cache").glob("index*")):

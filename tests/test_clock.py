@@ -35,6 +35,11 @@ def test_the_last_result_is_returned():
     assert CpuClock().sample(lambda: next(results), 3).result == 2
 
 
+def test_emptying_the_caches_is_not_counted():
+    clock = make_clock("cpu", before=lambda: time.sleep(0.05))
+    assert clock.sample(lambda: time.sleep(0.001), 1).time_s < 0.02
+
+
 class FakeEvent:
     """A CUDA event on a fake stream whose time advances by what is done between records."""
 

@@ -1,0 +1,200 @@
+"""Timing the entrants of a case against each other, and judging what they computed meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from harness.attempts import attempt, failed_by
+from harness.attention import Cache, Case
+from harness.clock import make_clock
+from harness.cold_cache import make_flush
+from harness.guards import RoundGuard, make_canary
+from harness.inputs import make_inputs
+from harness.interface import Implementation, Inputs
+from harness.jobs import Job, RowMessage
+from harness.modes import ModeCall, make_call
+from harness.numerics import Reference, judge, make_reference
+from harness.plausibility import plausible
+from harness.rounds import MIN_ROUNDS, Contestant, RoundsResult, Timing, run_rounds
+from harness.rows import Row, Status, failed
+from harness.settings import MeasureSettings
+from harness.worker import Channel
+
+SHADOW = "shadow of the baseline"
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """An implementation that is ready to be timed: its row so far and its calls by input set."""
+
+    index: int
+    row: Row
+    implementation: Implementation
+    calls: tuple[ModeCall, ...]
+
+    @property
+    def name(self) -> str:
+        return self.row.implementation
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all implementations of the case share.
+
+    Args:
+        references: Float64 references by input set, made when they are first asked for.
+        started: Reading of ``time.perf_counter`` at the start.
+    """
+
+    job: Job
+    input_sets: tuple[Inputs, ...]
+    channel: Channel
+    started: float
+    references: dict[int, Reference] = field(default_factory=dict)
+
+    def reference(self, input_set: int) -> Reference:
+        if input_set not in self.references:
+            inputs = self.input_sets[input_set]
+            self.references[input_set] = make_reference(self.job.case, inputs)
+        return self.references[input_set]
+
+
+def hold_contest(setting: Setting, entrants: Sequence[Entrant]) -> None:
+    """Rounds of all entrants, then their final rows.
+
+    One that fails in the rounds leaves with a row of its own, and the rounds start again.
+    """
+    remaining = list(entrants)
+    while remaining:
+        in_hand: list[str] = [""]
+        results: list[RoundsResult] = []
+        problem = attempt(lambda: results.append(_rounds(setting, remaining, in_hand)))  # noqa: B023
+        baseline = _baseline(setting.job, remaining)
+        if problem is None:
+            for entrant in remaining:
+                _finish(setting, entrant, results[0], baseline)
+            return
+        name = baseline if in_hand[0] in ("", SHADOW) else in_hand[0]
+        culprit = next(entrant for entrant in remaining if entrant.name == name)
+        row = failed_by(culprit.row, problem, "the timed rounds")
+        setting.channel.send(RowMessage(culprit.index, row, is_final=True))
+        remaining.remove(culprit)
+
+
+def restore_threads(case: Case) -> None:
+    """Give torch the case's number of threads again, should an implementation have changed it."""
+    if torch.get_num_threads() != case.threads:
+        torch.set_num_threads(case.threads)
+
+
+def _baseline(job: Job, entrants: Sequence[Entrant]) -> str:
+    names = [entrant.name for entrant in entrants]
+    return job.baseline if job.baseline in names else names[0]
+
+
+def _rounds(setting: Setting, entrants: Sequence[Entrant], in_hand: list[str]) -> RoundsResult:
+    job, case = setting.job, setting.job.case
+    original = next(e for e in entrants if e.name == _baseline(job, entrants))
+    index_of = {e.name: e.index for e in entrants} | {SHADOW: original.index}
+
+    def enter(name: str) -> None:
+        in_hand[0] = name
+        setting.channel.enter(index_of.get(name))
+        restore_threads(case)
+
+    flush = make_flush(case.device) if case.cache is Cache.COLD else None
+    enter(SHADOW)
+    runners = [(e.name, e, e.calls) for e in entrants]
+    runners.append((SHADOW, original, _shadow_calls(setting, original)))
+    contestants = [
+        Contestant(
+            name,
+            tuple(call.run for call in calls),
+            make_clock(case.device, entrant.implementation, flush),
+        )
+        for name, entrant, calls in runners
+    ]
+    rng = np.random.default_rng([case.seed, job.pass_index, int(case.key, 16) % 2**32])
+    guard = RoundGuard(make_canary(case))
+    return run_rounds(contestants, original.name, SHADOW, _settings(job), rng, guard, enter)
+
+
+def _settings(job: Job) -> MeasureSettings:
+    """With cold caches each sample is one call: a second one would find them warm."""
+    if job.case.cache is Cache.COLD:
+        return replace(job.measure, min_sample_s=0.0)
+    return job.measure
+
+
+def _shadow_calls(setting: Setting, original: Entrant) -> tuple[ModeCall, ...]:
+    """The baseline once more, on inputs of the same values in memory of their own."""
+    case = setting.job.case
+    copies = (make_inputs(case, index) for index in range(len(setting.input_sets)))
+    return tuple(make_call(original.implementation, case, inputs) for inputs in copies)
+
+
+def _finish(setting: Setting, entrant: Entrant, result: RoundsResult, baseline: str) -> None:
+    """Send the final row: samples, guards, and the timed outputs judged."""
+    setting.channel.enter(entrant.index)
+    timing = result.timings[entrant.name]
+    final = [_timed_row(setting, entrant, result, is_baseline=entrant.name == baseline)]
+
+    def step() -> None:
+        final[0] = plausible(_rechecked(setting, entrant, timing, final[0]))
+
+    problem = attempt(step)
+    if problem is not None:
+        final[0] = failed_by(final[0], problem, "the last check")
+    setting.channel.send(RowMessage(entrant.index, final[0], is_final=True))
+
+
+def _timed_row(setting: Setting, entrant: Entrant, result: RoundsResult, is_baseline: bool) -> Row:
+    timing, guard = result.timings[entrant.name], result.guard
+    row = replace(
+        entrant.row,
+        samples=timing.samples(result.calls_per_sample),
+        warmup_s=timing.warmup_s,
+        stop_reason=result.stop_reason,
+        flags=(*entrant.row.flags, *_timing_flags(timing), *guard.flags()),
+        flagged_rounds=guard.flagged_rounds(),
+        wall_s=time.perf_counter() - setting.started,
+    )
+    if not is_baseline:
+        return row
+    shadow = result.timings[SHADOW].samples(result.calls_per_sample)
+    canary_times_s = tuple(guard.canary_times_s)
+    return replace(row, is_baseline=True, shadow=shadow, canary_times_s=canary_times_s)
+
+
+def _timing_flags(timing: Timing) -> tuple[str, ...]:
+    flags = [] if timing.is_steady else ["no_steady_state"]
+    rounds = len(timing.times_s)
+    if rounds < MIN_ROUNDS:
+        flags.append(f"few_rounds: {rounds} ({MIN_ROUNDS} needed for an interval)")
+    return tuple(flags)
+
+
+def _rechecked(setting: Setting, entrant: Entrant, timing: Timing, row: Row) -> Row:
+    """The row, ``incorrect`` when a timed result is not right for its own inputs.
+
+    Judged are the last timed call, and one more on the same inputs right after a call on others:
+    who hands out the result of an earlier call is wrong there.
+    """
+    assert timing.last is not None, "there has been at least one round"
+    input_set, result = timing.last
+    call = entrant.calls[input_set]
+    reference = setting.reference(input_set)
+    contract = entrant.implementation.contract(setting.job.case)
+    reasons = judge(reference, call.named_outputs(result), contract).reasons
+    if not reasons:
+        entrant.calls[input_set - 1].run()
+        reasons = judge(reference, call.named_outputs(call.run()), contract).reasons
+    if not reasons:
+        return row
+    found = tuple(f"in the timed calls (input set {input_set}): {reason}" for reason in reasons)
+    return failed(row, Status.INCORRECT, *found)
