@@ -26,14 +26,15 @@ class Only:
     """Context in which one backend is on and the others are off, as they were again after it.
 
     ``torch.nn.attention.sdpa_kernel`` does the same in 12 us a call, which a sweep over short
-    sequences would count as the kernel's own time; this takes under 1 us.
+    sequences would count as the kernel's own time; this takes about 1 us.
     """
 
     def __init__(self, backend: SDPBackend) -> None:
         self._inside = [(enable, b is backend) for b, (_, enable) in _SWITCHES.items()]
-        self._outside = [(enable, enabled()) for enabled, enable in _SWITCHES.values()]
+        self._outside: list[bool] = []
 
     def __enter__(self) -> None:
+        self._outside = [enabled() for enabled, _ in _SWITCHES.values()]
         for enable, on in self._inside:
             enable(on)
 
@@ -43,5 +44,5 @@ class Only:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for enable, on in self._outside:
+        for (enable, _), on in zip(self._inside, self._outside, strict=True):
             enable(on)
