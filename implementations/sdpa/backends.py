@@ -23,18 +23,20 @@ def short_name(backend: SDPBackend | int) -> str:
 
 
 class Only:
-    """Context in which one backend is on and the others are off, as they were again after it.
+    """Context in which one backend is on and the others are off.
 
-    ``torch.nn.attention.sdpa_kernel`` does the same in 12 us a call, which a sweep over short
-    sequences would count as the kernel's own time; this takes about 1 us.
+    After it they are as they were when it was made. ``torch.nn.attention.sdpa_kernel`` does the
+    same in 12 us a call, which a sweep over short sequences would count as the kernel's own time;
+    this takes about 1 us.
     """
 
     def __init__(self, backend: SDPBackend) -> None:
-        self._inside = [(enable, b is backend) for b, (_, enable) in _SWITCHES.items()]
-        self._outside: list[bool] = []
+        before = [(enable, enabled(), b is backend) for b, (enabled, enable) in _SWITCHES.items()]
+        changed = [(enable, was, wanted) for enable, was, wanted in before if was is not wanted]
+        self._inside = [(enable, wanted) for enable, _, wanted in changed]
+        self._outside = [(enable, was) for enable, was, _ in changed]
 
     def __enter__(self) -> None:
-        self._outside = [enabled() for enabled, _ in _SWITCHES.values()]
         for enable, on in self._inside:
             enable(on)
 
@@ -44,5 +46,5 @@ class Only:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for (enable, _), on in zip(self._inside, self._outside, strict=True):
+        for enable, on in self._outside:
             enable(on)

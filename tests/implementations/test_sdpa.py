@@ -120,9 +120,9 @@ def test_only_leaves_off_what_a_user_had_switched_off() -> None:
 def test_forcing_a_backend_equals_torch_s_own_context() -> None:
     case = case_of("bottom_right", seq_len=5, kv_seq_len=9)
     inputs = random_inputs(case)
-    forced = SdpaMath().prepare(case, inputs)
+    forced = SdpaMath().prepare(case, inputs)()
     with sdpa_kernel(SDPBackend.MATH):
-        assert torch.equal(forced(), Sdpa().prepare(case, inputs)())
+        assert torch.equal(forced, Sdpa().prepare(case, inputs)())
 
 
 def test_grouped_heads_are_expanded_only_where_the_backend_has_none() -> None:
