@@ -43,7 +43,7 @@ def load_implementation(spec: ImplementationSpec) -> Implementation:
     """
     try:
         target = _find(spec)
-        return _named(spec, _checked(spec, _construct(spec, target)))
+        return _named(spec, _checked(_construct(spec, target)))
     except PluginError as error:
         raise PluginError(f"implementation {spec.name!r} ({spec.target}): {error}") from error
 
@@ -179,18 +179,18 @@ def _listed(spec: ImplementationSpec) -> str:
     return ", ".join(f"{name}={value!r}" for name, value in spec.options.items()) or "no options"
 
 
-# What the harness calls, with the number of its arguments.
-_METHODS = {
-    "unsupported_reasons": 1,
-    "prepare": 2,
-    "version": 0,
-    "kernel": 2,
-    "notes": 1,
-    "contract": 1,
+# What the harness calls, with the arguments that it gives.
+_METHODS: Mapping[str, tuple[str, ...]] = {
+    "unsupported_reasons": ("case",),
+    "prepare": ("case", "inputs"),
+    "version": (),
+    "kernel": ("case", "inputs"),
+    "notes": ("case",),
+    "contract": ("case",),
 }
 
 
-def _checked(spec: ImplementationSpec, made: Any) -> Any:
+def _checked(made: Any) -> Any:
     from harness.interface import AttentionImplementation
 
     missing = [name for name in _METHODS if not callable(getattr(made, name, None))]
@@ -201,15 +201,14 @@ def _checked(spec: ImplementationSpec, made: Any) -> Any:
         )
     methods = dict(_METHODS)
     if isinstance(made, AttentionImplementation):
-        methods["make_attend"] = 2
-    for name, count in methods.items():
-        method = getattr(made, name)
+        methods["make_attend"] = ("case", "masks")
+    for name, arguments in methods.items():
+        signature = inspect.signature(getattr(made, name))
         try:
-            inspect.signature(method).bind(*range(count))
+            signature.bind(*arguments)
         except TypeError:
-            signature = f"{name}{inspect.signature(method)}"
-            expected = inspect.signature(getattr(AttentionImplementation, name))
-            raise PluginError(f"{signature} can't be called as {name}{expected}") from None
+            called = f"{name}({', '.join(arguments)})"
+            raise PluginError(f"{name}{signature} can't be called as {called}") from None
     return made
 
 
