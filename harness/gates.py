@@ -1,0 +1,84 @@
+"""The bar for an output's error: when is it wrong, and not just rounded?
+
+Element by element the a-priori bound decides. On plain gaussian inputs two averages are gated as
+well, since the bound, made for the worst element, sees no small error that all elements share: the
+RMS-relative error, and the signed bias of scaled errors.
+"""
+
+from __future__ import annotations
+
+import math
+
+from harness.attention import Case, DType, Scope
+from harness.distributions import GAUSSIAN
+from harness.measures import Expected, Measure
+
+# The bound is validated on the CPU; elsewhere it gates with slack until it is validated there.
+_BOUND_SLACK = {"cpu": 1.0}
+_BOUND_SLACK_ELSEWHERE = 4.0
+
+_LOW = frozenset({DType.FLOAT16, DType.BFLOAT16})
+
+# RMS-relative error in u: (float32 and float64, low precision). Correct CPU kernels show 7-10 and
+# 0.3-1.0 at scope attention.
+_RMS_GATES_U = {
+    (Scope.ATTENTION, "output"): (20.0, 1.5),
+    (Scope.ATTENTION, "gradient"): (30.0, 3.0),
+    (Scope.LAYER, "output"): (40.0, 3.0),
+    (Scope.LAYER, "gradient"): (60.0, 6.0),
+}
+_BIAS_GATES_U = (0.2, 0.25)
+
+
+def gate_faults(
+    case: Case, name: str, measures: dict[str, Measure], expected: Expected
+) -> list[str]:
+    """Reasons, in sentences with value and limit, why an output is wrong; none if it is right."""
+    faults = []
+    slack = _BOUND_SLACK.get(case.device.partition(":")[0], _BOUND_SLACK_ELSEWHERE)
+    if not _number(measures, "bound_share") <= slack:
+        faults.append(_beyond_bound(measures))
+    if _is_plain_gaussian(case) and name != "lse" and expected.value.numel():
+        faults += _average_faults(case, name, measures, expected)
+    return faults
+
+
+def _number(measures: dict[str, Measure], name: str) -> float:
+    value = measures.get(name)
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _beyond_bound(measures: dict[str, Measure]) -> str:
+    return (
+        f"off by {_number(measures, 'bound_share'):.3g} times what rounding allows at "
+        f"{measures['worst_at']}: got {measures['worst_got']:.6g}, "
+        f"expected {measures['worst_expected']:.6g}"
+    )
+
+
+def _is_plain_gaussian(case: Case) -> bool:
+    """Whether the gates on averages hold: a bias or another scale makes scores of another size."""
+    c = case.config
+    return case.inputs == GAUSSIAN and c.mask.bias is None and c.has_default_scale
+
+
+def _average_faults(
+    case: Case, name: str, measures: dict[str, Measure], expected: Expected
+) -> list[str]:
+    low = case.config.dtype in _LOW
+    kind = "output" if name in ("o", "y") else "gradient"
+    rms_gate = _RMS_GATES_U[case.scope, kind][low]
+    faults = []
+    rms = _number(measures, "rms_relative_u")
+    if not rms <= rms_gate:
+        faults.append(f"RMS-relative error {rms:.3g} u (at most {rms_gate:g} u on gaussian inputs)")
+    if name != "o":
+        return faults
+    # The mean of few independent rows strays by chance; three standard errors of a rounding's 0.3
+    # u.
+    num_rows = math.prod(expected.value.shape[:-1])
+    bias_gate = _BIAS_GATES_U[low] + 0.9 / math.sqrt(num_rows)
+    bias = _number(measures, "bias_u")
+    if not abs(bias) <= bias_gate:
+        faults.append(f"bias {bias:.3g} u (at most {bias_gate:.2g} u on gaussian inputs)")
+    return faults

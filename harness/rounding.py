@@ -1,0 +1,185 @@
+"""The a-priori bound: how far rounding alone may move each element, whoever computes it.
+
+For row i of one head, with u the unit roundoff of the inputs' dtype and u32 that of the
+accumulation (float32, or float64 for float64)::
+
+    A_i = max_j scale * sum_c |q_ic| |k_jc|      s_i = max_j |s_ij|      over the n_i attended keys
+    fused:         eta_i = 2 (sqrt(D) u32 A_i + 2 u32 s_i) + (sqrt(n_i) + 4) u32 (+ 2 u if low)
+    materialised:  eta_i = 2 (sqrt(D) u32 A_i + 2 u s_i) + (sqrt(n_i) + 4) u32 + 3 u
+    pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|)
+
+The square roots are the probabilistic form of sums of D or n_i roundings. tau is half the smallest
+positive number of the dtype: probabilities and results may underflow. A bias adds to s_i what it
+adds to the scores before they cancel: s_i = max_j (|scale q k_j| + |bias_ij|).
+
+Gradients, with P the probabilities, dP = dO V^T, M_ij = |dP_ij| + sum_j P_ij |dP_ij| + sum_c |dO O|
++ sqrt(sum_c dO^2 (P|V|)^2), and |dS| := P M, the sum of the absolute terms of dS (dS itself cancels
+to nothing where values are constant)::
+
+    c_i = 2 eta_i                                             float32, float64
+    c_i = 8 u + 2 (the score term of eta_i) + (sqrt(n_i) + 4) u32     low precision
+    W   = P X + tau (1 + M),  X_ij = 2 sqrt(D) u32 |dO_i| |V_j|   (rounding of the products dP)
+    dq:  scale (c_i |dS| |K| + W |K|)
+    dk:  scale (c |dS|^T |Q| + W^T |Q|)      dv:  c P^T |dO| + tau sum_i |dO_i|
+    with c = max_i c_i + (sqrt(L) + 4) u32 in a head: these sum over rows
+
+Scope layer feeds operands that are already rounded (``OperandErrors``): their error in the scores,
+B_i = 4 scale max_j sqrt(sum_c (dq_ic^2 k_jc^2 + q_ic^2 dk_jc^2)), adds 2 B_i to eta_i and 4 B_i to
+c_i, and the errors of v and dO enter O, dP, dq, dk and dv as they stand in the formulas. The factor
+4 is the probabilistic one of a sum of independent errors.
+
+Shapes: R rows of a block, S kv_seq_len, D head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.attention import DType
+from harness.interface import Contract
+from harness.score_blocks import Block
+
+SIGMAS = 4.0
+
+
+@dataclass(frozen=True)
+class Units:
+    """The roundings of one dtype: u of results, u of accumulation, and the underflow tau."""
+
+    result: float
+    accumulate: float
+    tau: float
+    is_low: bool
+
+
+def units(dtype: DType) -> Units:
+    tau = {
+        DType.FLOAT32: 2.0**-150,
+        DType.BFLOAT16: 2.0**-134,
+        DType.FLOAT16: 2.0**-25,
+        DType.FLOAT64: 2.0**-1074,  # its half is no number
+    }[dtype]
+    u = dtype.unit_roundoff
+    return Units(u, min(u, 2.0**-24), tau, dtype in (DType.FLOAT16, DType.BFLOAT16))
+
+
+@dataclass(frozen=True)
+class OperandErrors:
+    """Bounds on the errors that an attention's operands come with, shaped like the operands.
+
+    Args:
+        d_output: Of the output's gradient; None where no gradients are taken.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    d_output: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RowTerms:
+    """What the bound needs of each row, all of one shape: n_i, A_i, s_i and B_i."""
+
+    attended: Tensor
+    product: Tensor
+    score: Tensor
+    operands: Tensor
+
+
+def score_term(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
+    """Relative error that rounded scores put into each probability of a row."""
+    of_score = u.result if contract is Contract.MATERIALISED else u.accumulate
+    rounded = math.sqrt(head_dim) * u.accumulate * rows.product + 2 * of_score * rows.score
+    return 2 * (rounded + rows.operands)
+
+
+def eta(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
+    """Relative error of each row's output against P|V|."""
+    total = score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
+    if contract is Contract.MATERIALISED:
+        return total + 3 * u.result
+    return total + 2 * u.result * u.is_low
+
+
+def gradient_coefficient(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
+    """c_i of the module's docstring."""
+    if not u.is_low:
+        return 2 * eta(rows, u, contract, head_dim)
+    return 8 * u.result + 2 * score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
+
+
+def lse_bound(rows: RowTerms, lse: Tensor, u: Units, contract: Contract, head_dim: int) -> Tensor:
+    """Largest allowed error of each row's log of the sum of exponentials."""
+    relative = score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
+    return relative + u.result * torch.where(lse.isfinite(), lse.abs(), 0.0)
+
+
+def _sum_term(rows: RowTerms, u: Units) -> Tensor:
+    return (rows.attended.sqrt() + 4) * u.accumulate
+
+
+@dataclass(frozen=True)
+class Forward:
+    """Magnitudes of a block's output.
+
+    Args:
+        scaled: ``[R, D]``, P|V|.
+        fixed: ``[R, D]``, the part of the bound that eta does not multiply.
+    """
+
+    scaled: Tensor
+    fixed: Tensor
+    rows: RowTerms
+
+
+def forward_magnitudes(
+    block: Block, scale: float, u: Units, wide: torch.dtype, errors: OperandErrors | None
+) -> Forward:
+    """Magnitudes of one block, in ``wide``: float32 suffices except for float64 itself."""
+    probabilities, values = block.probabilities.to(wide), block.v.to(wide).abs()
+    attended = None if block.keep is None else block.keep.to(wide)
+    value_sum = values.sum(dim=0) if attended is None else attended @ values
+    fixed = u.tau * (1 + value_sum.expand(len(block.rows), -1))
+    if errors is not None:
+        fixed = fixed + probabilities @ errors.v[block.batch, block.kv_head].to(wide)
+    return Forward(probabilities @ values, fixed, _row_terms(block, scale, wide, errors))
+
+
+def _row_terms(
+    block: Block, scale: float, wide: torch.dtype, errors: OperandErrors | None
+) -> RowTerms:
+    q, k = block.q.to(wide).abs(), block.k.to(wide).abs()
+    score = block.product.abs().to(wide)
+    if block.bias is not None:
+        score += block.bias.abs().to(wide)
+    if block.keep is None:
+        attended = score.new_full(score.shape[:1], score.shape[-1])
+    else:
+        attended = block.keep.sum(dim=-1).to(wide)
+    product = abs(scale) * _largest(q @ k.T, block.keep)
+    operands = torch.zeros_like(product)
+    if errors is not None:
+        dq = errors.q[block.batch, block.head, block.rows].to(wide)
+        dk = errors.k[block.batch, block.kv_head].to(wide)
+        squares = _product_of_squares((dq, q), (k, dk))
+        operands = SIGMAS * abs(scale) * _largest(squares, block.keep).sqrt()
+    return RowTerms(attended, product, _largest(score, block.keep), operands)
+
+
+def _product_of_squares(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+    """``[R, S]``: sum_c left0^2 right0^2 + left1^2 right1^2."""
+    return torch.cat(left, dim=-1).square() @ torch.cat(right, dim=-1).square().T
+
+
+def _largest(values: Tensor, keep: Tensor | None) -> Tensor:
+    """Largest of each row over the pairs that attend; 0 in a row that has none."""
+    if not values.shape[-1]:
+        return values.new_zeros(values.shape[:-1])
+    if keep is not None:
+        values = values.masked_fill(~keep, 0.0)
+    return values.amax(dim=-1)
