@@ -17,7 +17,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.attention import Case
 from harness.axes import AXES, Axes, read_axis, read_point
-from harness.choices import as_choice
 from harness.errors import InvalidValueError
 from harness.machine import Machine
 from harness.names import unknown_name
@@ -87,13 +86,13 @@ def to_run_config(
         baseline=_read_baseline(values["baseline"], variants),
         measure=_read_measure(values["measure"]),
         results_dir=Path(values["results_dir"]),
-        name=values["name"],
+        name=_read_name(values["name"]),
         resume=None if values["run"] is None else Path(values["run"]),
         budget_s=read_seconds("budget", values["budget"]),
         memory_limit_bytes=read_bytes("memory_limit", values["memory_limit"]),
         min_head_dim=values["min_head_dim"],
         dry_run=values["dry_run"],
-        fail_on=tuple(as_choice("fail_on", Status, name) for name in _as_list(values["fail_on"])),
+        fail_on=tuple(_read_status(name) for name in _as_list(values["fail_on"])),
         machine=machine or Machine.here(),
         repro_words={v.spec.name: variant_words(v, invocation) for v in variants},
     )
@@ -121,6 +120,19 @@ def _refuse_axes_given_twice(points: tuple[Axes, ...], invocation: Invocation) -
             )
 
 
+def _read_name(name: str | None) -> str | None:
+    if name is not None and (Path(name).name != name or name.startswith(".")):
+        raise InvalidValueError("name", "the name of a folder in results_dir", name)
+    return name
+
+
+def _read_status(name: object) -> Status:
+    try:
+        return Status(str(name))
+    except ValueError:
+        raise unknown_name("fail_on", "a status", str(name), Status) from None
+
+
 def _read_baseline(name: str | None, variants: tuple[Variant, ...]) -> str:
     names = [variant.spec.name for variant in variants]
     if name is None:
@@ -130,7 +142,7 @@ def _read_baseline(name: str | None, variants: tuple[Variant, ...]) -> str:
     return name
 
 
-_COUNTS = ("passes", "burst_calls", "input_sets", "memory_repeats")
+_COUNTS = ("passes", "burst_calls", "input_sets", "max_rounds", "memory_repeats")
 
 
 def _read_measure(values: Mapping[str, Any]) -> MeasureSettings:

@@ -36,6 +36,7 @@ class MeasureSchema:
     warmup_min_s: float = MISSING
     warmup_max_s: float = MISSING
     input_sets: int = MISSING
+    max_rounds: int = MISSING
     memory_repeats: int = MISSING
 
 

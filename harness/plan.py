@@ -58,15 +58,15 @@ def make_plan(config: RunConfig) -> Plan:
     """
     cases: dict[Case, None] = {}
     invalid = []
+    first_error: InvalidValueError | None = None
     for axes in _points(config):
         try:
             cases[_feasible_case(axes, config)] = None
         except InvalidValueError as error:
             invalid.append(InvalidPoint(axes, str(error)))
-    if not cases:
-        raise InvalidValueError(
-            "sweep", "at least one point that can be measured", invalid[0].reason
-        )
+            first_error = first_error or error
+    if first_error is not None and not cases:
+        raise first_error
     return Plan(
         cases=tuple(cases),
         invalid=tuple(invalid),
@@ -121,7 +121,6 @@ _FLOPS_PER_S_AND_THREAD = 10e9
 _PROCESS_S = 0.3
 _CALLS_BESIDES_ROUNDS = 12  # first call, priming, memory measurements
 _ORACLE_CALLS = 4  # float64, in chunks
-_CALLS_OF_ALL_ROUNDS = 400
 
 
 def _case_s(case: Case, config: RunConfig) -> float:
@@ -130,7 +129,7 @@ def _case_s(case: Case, config: RunConfig) -> float:
     call_s = flop_count(case) / (_FLOPS_PER_S_AND_THREAD * case.threads)
     num_implementations = len(config.implementations)
     warmup_s = max(measure.warmup_min_s, 3 * call_s)
-    rounds_s = min(measure.budget_s, _CALLS_OF_ALL_ROUNDS * call_s * (num_implementations + 1))
+    rounds_s = min(measure.budget_s, measure.max_rounds * 2 * call_s * (num_implementations + 1))
     per_implementation_s = warmup_s + _CALLS_BESIDES_ROUNDS * call_s
     return (
         _PROCESS_S + _ORACLE_CALLS * call_s + num_implementations * per_implementation_s + rounds_s

@@ -9,9 +9,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,11 @@ from harness.cli import recorded, sweep_job
 from harness.cli.groups import IMPLEMENTATION, conf_dir, group_options
 from harness.cli.overrides import first_values, quoted, rewrite
 from harness.config_schema import SweepSchema
-from harness.errors import InvalidValueError
+from harness.errors import InvalidValueError, MhaBenchError
 from harness.registry import installed_plugins
+from harness.repro import Invocation
+
+_MULTIRUN_FLAGS = ("-m", "--multirun")
 
 
 @dataclass(frozen=True)
@@ -57,28 +60,52 @@ def run(words: Sequence[str]) -> int:
     Raises:
         MhaBenchError, HydraException, OmegaConfBaseException: something typed is wrong.
     """
-    arguments = _read(words)
     _register()
-    if arguments.read.shell_completion:
-        _call_hydra(sweep_job.run_job, (*arguments.overrides, *arguments.flags))
-        return 0
-    overrides = rewrite(
-        arguments.overrides,
-        lambda group: group_options(group, arguments.more_dirs),
-        multirun=arguments.is_multirun and arguments.runs,
-    )
+    arguments = _read(words)
     if not arguments.runs:
-        _call_hydra(sweep_job.run_job, (*overrides, *arguments.flags))
+        _call_hydra(sweep_job.run_job, arguments.overrides, arguments.flags)
         return 0
     if arguments.is_multirun:
-        return _run_jobs(overrides, arguments, words)
-    exit_codes: list[int] = []
+        return _run_jobs(arguments, words)
+    outcomes: list[int | MhaBenchError] = []
 
     def job(cfg: DictConfig) -> None:
-        exit_codes.append(sweep_job.run_single(cfg, words))
+        try:
+            outcomes.append(sweep_job.run_single(cfg, sweep_job.invocation(), words))
+        except MhaBenchError as error:  # raised below, where Hydra can't add its own lines
+            outcomes.append(error)
 
-    _call_hydra(job, (*overrides, *arguments.flags))
-    return exit_codes[0]
+    _call_hydra(job, arguments.overrides, arguments.flags)
+    if isinstance(outcomes[0], MhaBenchError):
+        raise outcomes[0]
+    return outcomes[0]
+
+
+def compose(words: Sequence[str]) -> tuple[DictConfig, Invocation]:
+    """What a command line composes to, without running it; of several jobs the first."""
+    _register()
+    arguments = _read(words)
+    flags = [flag for flag in arguments.flags if flag not in _MULTIRUN_FLAGS]
+    composed: list[tuple[DictConfig, Invocation]] = []
+
+    def job(cfg: DictConfig) -> None:
+        composed.append((cfg, sweep_job.invocation()))
+
+    _call_hydra(job, first_values(arguments.overrides), flags)
+    return composed[0]
+
+
+def _run_jobs(arguments: _Arguments, words: Sequence[str]) -> int:
+    """One Hydra job per combination, on whatever launcher; all write into one run."""
+    cfg, invocation = compose(words)
+    with sweep_job.shared_run(cfg, invocation, words) as run:
+        place = quoted(str(run))
+        shared = (f"hydra.sweep.dir={place}", f"run={place}")
+        try:
+            _call_hydra(sweep_job.run_job, (*arguments.overrides, *shared), arguments.flags)
+        finally:  # Hydra raises the first job's failure when all jobs have ended
+            exit_code = sweep_job.close_shared(run, cfg)
+    return exit_code
 
 
 def resumed(run: Path, words: Sequence[str]) -> list[str]:
@@ -92,18 +119,6 @@ def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
-def _run_jobs(overrides: list[str], arguments: _Arguments, words: Sequence[str]) -> int:
-    """One Hydra job per combination, on whatever launcher; all write into one run."""
-    first = [flag for flag in arguments.flags if flag not in ("-m", "--multirun")]
-    composed: list[DictConfig] = []
-    _call_hydra(composed.append, (*first_values(overrides), *first, "hydra.mode=RUN"))
-    with sweep_job.shared_run(composed[0], words) as run:
-        place = quoted(str(run))
-        shared = (f"hydra.sweep.dir={place}", f"run={place}")
-        _call_hydra(sweep_job.run_job, (*overrides, *shared, *arguments.flags))
-    return sweep_job.close_shared(run, composed[0])
-
-
 def _read(words: Sequence[str]) -> _Arguments:
     parser = get_args_parser()
     parser.prog = "mha-bench sweep"
@@ -115,9 +130,17 @@ def _read(words: Sequence[str]) -> _Arguments:
         raise InvalidValueError(
             "sweep", "one of --multirun, --cfg, --info and --help", f"--{' --'.join(exclusive)}"
         )
-    overrides = list(read.overrides)
-    flags = [word for word in words if not _take(overrides, word)]
-    return _Arguments(tuple(flags), tuple(read.overrides), read)
+    typed = list(read.overrides)
+    flags = tuple(word for word in words if not _take(typed, word))
+    arguments = _Arguments(flags, tuple(read.overrides), read)
+    if read.shell_completion:
+        return arguments
+    overrides = rewrite(
+        arguments.overrides,
+        lambda group: group_options(group, arguments.more_dirs),
+        multirun=arguments.is_multirun and arguments.runs,
+    )
+    return replace(arguments, overrides=tuple(overrides))
 
 
 def _take(overrides: list[str], word: str) -> bool:
@@ -139,9 +162,11 @@ def _register() -> None:
         )
 
 
-def _call_hydra(task: Callable[[DictConfig], Any], words: Sequence[str]) -> None:
+def _call_hydra(
+    task: Callable[[DictConfig], Any], overrides: Iterable[str], flags: Iterable[str]
+) -> None:
     decorate = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")
-    with _command_line(words):
+    with _command_line((*overrides, *flags)):
         decorate(task)()
 
 

@@ -46,8 +46,13 @@ def _parse(text: str) -> Override:
         return OverridesParser.create().parse_override(text)
     except HydraException as error:
         raise InvalidValueError(
-            "sweep", f"KEY=VALUE in Hydra's grammar ({str(error).splitlines()[0]})", text
+            "sweep", f"KEY=VALUE in Hydra's grammar ({_problem(error)})", text
         ) from None
+
+
+def _problem(error: HydraException) -> str:
+    """What the parser stumbled over, without the list of all tokens that it knows."""
+    return str(error).splitlines()[0].partition(" expecting ")[0]
 
 
 def _rewrite(override: Override, options: GroupOptions, multirun: bool) -> str:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
 
+from harness.axes import AxisValue
 from harness.config import RunConfig
 from harness.plan import Plan
 from harness.repro import necessary_axes
 
 _LISTED_CASES = 20
+_LISTED_VALUES = 12
 
 
 def headline(plan: Plan) -> str:
@@ -45,9 +47,8 @@ def describe(plan: Plan, config: RunConfig) -> Iterator[str]:
     yield f"[bold]{headline(plan)}[/]"
     names = [spec.name for spec in plan.implementations]
     yield escape(f"implementations: {', '.join(names)} (baseline {config.baseline})")
-    varied = _varied_axes(plan)
-    for axis, values in varied.items():
-        yield escape(f"  {axis}: {', '.join(values)}")
+    for line in _shown_axes(plan, config):
+        yield escape(line)
     yield ""
     for case in plan.cases[:_LISTED_CASES]:
         yield escape(f"  {case.id}")
@@ -67,10 +68,20 @@ def left_out(plan: Plan) -> Iterator[str]:
         yield escape(f"  {count:,} x {reason}")
 
 
-def _varied_axes(plan: Plan) -> dict[str, list[str]]:
-    """Axes that some case needs said, with all their values in order."""
-    values: dict[str, dict[str, None]] = {}
-    for case in plan.cases:
-        for axis, value in necessary_axes(case).items():
-            values.setdefault(axis, {})[str(value)] = None
-    return {axis: list(found) for axis, found in values.items()}
+def _shown_axes(plan: Plan, config: RunConfig) -> Iterator[str]:
+    """The axes that vary, or that a case would not be the same without."""
+    for point in config.points:
+        yield f"  point: {', '.join(f'{axis}={_listed(values)}' for axis, values in point.items())}"
+    necessary = necessary_axes(plan.cases[0])
+    for axis, values in config.axes.items():
+        is_fixed = bool(config.points) and all(axis in point for point in config.points)
+        if not is_fixed and (len(values) > 1 or axis in necessary):
+            derived = str(necessary.get(axis)) if values == (None,) else _listed(values)
+            yield f"  {axis}: {derived}"
+
+
+def _listed(values: Sequence[AxisValue]) -> str:
+    texts = ["null" if value is None else str(value) for value in values]
+    if len(texts) > _LISTED_VALUES:
+        texts = [*texts[: _LISTED_VALUES - 2], "...", texts[-1]]
+    return ", ".join(texts)

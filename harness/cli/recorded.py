@@ -24,10 +24,19 @@ def recall(run: Path) -> list[str]:
     Raises:
         StoreError: there is no such run, or it does not say.
     """
-    path = run / CONFIG_FILE
-    if not path.is_file():
-        raise StoreError(f"no run to resume at {run} (it has no {CONFIG_FILE})")
+    path = existing(run) / CONFIG_FILE
     recorded = OmegaConf.load(path)
     if not isinstance(recorded, DictConfig) or "command" not in recorded:
         raise StoreError(f"{path} does not say by which command the run was made")
     return [str(word) for word in recorded["command"]]
+
+
+def existing(run: Path) -> Path:
+    """The run itself.
+
+    Raises:
+        StoreError: there is none at that path.
+    """
+    if not (run / CONFIG_FILE).is_file():
+        raise StoreError(f"no run to go on with at {run} (it has no {CONFIG_FILE})")
+    return run

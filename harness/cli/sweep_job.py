@@ -28,9 +28,21 @@ from harness.targets import require_targets
 INTERRUPTED = 130
 
 
-def run_single(cfg: DictConfig, words: Sequence[str]) -> int:
+def invocation() -> Invocation:
+    """How Hydra was called; to be asked within one of its jobs."""
+    hydra_cfg = HydraConfig.get()
+    sources = hydra_cfg.runtime.config_sources
+    added = [source.path for source in sources if source.provider == "command-line"]
+    return Invocation(
+        overrides=tuple(hydra_cfg.overrides.task),
+        measure=hydra_cfg.runtime.choices["measure"],
+        config_dir=added[0] if added else None,
+    )
+
+
+def run_single(cfg: DictConfig, called: Invocation, words: Sequence[str]) -> int:
     """A whole sweep; returns the exit code."""
-    config, plan = _planned(cfg)
+    config, plan = _planned(cfg, called)
     if config.dry_run:
         _show(plan, config)
         return 0
@@ -45,7 +57,7 @@ def run_single(cfg: DictConfig, words: Sequence[str]) -> int:
 
 def run_job(cfg: DictConfig) -> None:
     """One job of a multirun: adds its rows to the run that ``cfg.run`` names."""
-    config, plan = _planned(cfg)
+    config, plan = _planned(cfg, invocation())
     if config.dry_run:
         _show(plan, config)
         return
@@ -54,9 +66,9 @@ def run_job(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def shared_run(cfg: DictConfig, words: Sequence[str]) -> Iterator[Path]:
+def shared_run(cfg: DictConfig, called: Invocation, words: Sequence[str]) -> Iterator[Path]:
     """A run for several jobs; where nothing is measured, a folder that vanishes again."""
-    config = to_run_config(cfg)
+    config = to_run_config(cfg, called)
     if config.dry_run:
         with tempfile.TemporaryDirectory() as folder:
             yield Path(folder)
@@ -70,28 +82,16 @@ def close_shared(run: Path, cfg: DictConfig) -> int:
     return 0 if config.dry_run else closing.close(run, config)
 
 
-def _planned(cfg: DictConfig) -> tuple[RunConfig, Plan]:
-    config = to_run_config(cfg, _invocation())
+def _planned(cfg: DictConfig, called: Invocation) -> tuple[RunConfig, Plan]:
+    config = to_run_config(cfg, called)
     require_targets(config.implementations)
     return config, make_plan(config)
-
-
-def _invocation() -> Invocation:
-    """How Hydra was called, as far as a command that repeats a part must say it."""
-    hydra_cfg = HydraConfig.get()
-    sources = hydra_cfg.runtime.config_sources
-    added = [source.path for source in sources if source.provider == "command-line"]
-    return Invocation(
-        overrides=tuple(hydra_cfg.overrides.task),
-        measure=hydra_cfg.runtime.choices["measure"],
-        config_dir=added[0] if added else None,
-    )
 
 
 def _open_run(config: RunConfig, cfg: DictConfig, words: Sequence[str]) -> Path:
     """The run to write to: an existing one, or a new one that knows its command line."""
     if config.resume is not None:
-        return config.resume
+        return recorded.existing(config.resume)
     run = create_run(config.results_dir, config.name)
     recorded.remember(run, words, OmegaConf.to_yaml(cfg))
     return run
