@@ -209,16 +209,23 @@ def unpaired_effect(old: Sequence[Array], new: Sequence[Array]) -> UnpairedEffec
     """New against old, each the logs of times ``[round]`` of one or more processes."""
     before, after = effect_of(old), effect_of(new)
     spread = [max(e.inner_se, _between_se(e)) for e in (before, after)]
-    processes = min(len(before.medians), len(after.medians))
     return UnpairedEffect(
         centre=after.centre - before.centre,
         se=math.hypot(*spread),
-        df=processes - 1 if processes > 1 else None,
+        df=_welch_df(spread, [len(e.medians) - 1 for e in (before, after)]),
     )
 
 
+def _welch_df(spread: Sequence[float], dfs: Sequence[int]) -> int | None:
+    """Welch-Satterthwaite degrees of freedom, rounded down."""
+    total = sum(se**2 for se in spread)
+    if 0 in dfs or not 0 < total < math.inf:
+        return None if 0 in dfs else min(dfs)
+    return int(total**2 / sum(se**4 / df for se, df in zip(spread, dfs, strict=True)))
+
+
 def unpaired_interval(effect: UnpairedEffect, alpha: float = ALPHA) -> Interval:
-    """Interval at confidence ``1 - alpha``: normal, or Student's t with the fewer processes."""
+    """Interval at confidence ``1 - alpha``: normal, or Student's t between several processes."""
     level = 1 - alpha / 2
     quantile = normal_quantile(level) if effect.df is None else t_quantile(level, effect.df)
     return Interval(effect.centre - quantile * effect.se, effect.centre + quantile * effect.se)

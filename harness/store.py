@@ -5,7 +5,8 @@
     results/20250131-142501-7f3a/
     ├── config.yaml          the configuration as composed
     ├── environment.json     hardware, software, settings
-    └── rows-<writer>.jsonl  one shard per writing process
+    ├── rows-<writer>.jsonl  one shard per writing process
+    └── left-out-<writer>.json  points of the plan that can't be measured, with their reason
 
 A line is appended in one write and forced to disk, so a killed sweep loses at most the case in
 hand. Whoever resumes a run writes a shard of its own and never touches another's.
@@ -17,7 +18,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 CONFIG_FILE = "config.yaml"
 ENVIRONMENT_FILE = "environment.json"
 _SHARDS = "rows-*.jsonl"
+_LEFT_OUT = "left-out-*.json"
 
 
 def create_run(results_dir: Path, name: str | None = None) -> Path:
@@ -197,6 +199,28 @@ def read_environment(run: Path) -> dict[str, Any]:
 def write_config(run: Path, text: str) -> None:
     """Store the composed configuration as YAML."""
     _write_file(Path(run) / CONFIG_FILE, text)
+
+
+def write_left_out(run: Path, points: Sequence[tuple[Mapping[str, Any], str]]) -> None:
+    """Store the points (their axes, and the reason) that a plan leaves out; nothing when none."""
+    if points:
+        listed = [{"axes": dict(axes), "reason": reason} for axes, reason in points]
+        path = Path(run) / f"left-out-{_unique_name()}-{os.getpid()}.json"
+        _write_file(path, json.dumps(listed, indent=1, default=str) + "\n")
+
+
+def read_left_out(run: Path) -> list[tuple[dict[str, Any], str]]:
+    """What ``write_left_out`` stored, each point once though a run was planned more than once."""
+    found: dict[str, tuple[dict[str, Any], str]] = {}
+    for path in sorted(Path(run).glob(_LEFT_OUT)):
+        try:
+            listed = json.loads(path.read_text())
+        except (OSError, ValueError) as error:
+            raise StoreError(f"can't read {path} ({error})") from None
+        for point in listed:
+            canonical = json.dumps(point, sort_keys=True)
+            found[canonical] = (point["axes"], point["reason"])
+    return [found[canonical] for canonical in sorted(found)]
 
 
 def _write_file(path: Path, text: str) -> None:

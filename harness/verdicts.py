@@ -117,12 +117,18 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 
 
 def corrected(evidences: Sequence[Evidence], adjust: str = "holm") -> list[Evidence]:
-    """The same evidence with each hypothesis adjusted over all comparisons (``holm`` or ``bh``)."""
+    """The same evidence adjusted over all comparisons (``holm`` or ``bh``).
+
+    "Beyond" and "within" are adjusted together: they exclude each other, so a comparison can be
+    decided wrongly in one way only, and those that are decided leave the family.
+    """
     adjustment = {"holm": holm, "bh": benjamini_hochberg}[adjust]
     different = adjustment([e.different for e in evidences])
-    beyond = adjustment([e.beyond for e in evidences])
-    within = adjustment([e.within for e in evidences])
-    return [Evidence(*adjusted) for adjusted in zip(different, beyond, within, strict=True)]
+    decided = adjustment([min(e.beyond, e.within) for e in evidences])
+    return [
+        Evidence(d, p if e.beyond < e.within else 1.0, p if e.within < e.beyond else 1.0)
+        for e, d, p in zip(evidences, different, decided, strict=True)
+    ]
 
 
 def weaker(one: Evidence, other: Evidence) -> Evidence:

@@ -178,6 +178,20 @@ def test_environment_and_configuration_are_stored_beside_the_rows(tmp_path: Path
     assert sorted(path.name for path in run.iterdir()) == ["config.yaml", "environment.json"]
 
 
+def test_points_left_out_of_a_plan_are_stored_once_with_their_reason(tmp_path: Path) -> None:
+    run = store.create_run(tmp_path)
+    assert store.read_left_out(run) == []
+    store.write_left_out(run, [])
+    assert list(run.iterdir()) == []
+    points = [({"hidden_size": 768, "num_heads": 10}, "768 is no multiple of 10")]
+    store.write_left_out(run, points)
+    store.write_left_out(run, [*points, ({"seq_len": 10**6}, "needs 4 TiB")])
+    assert store.read_left_out(run) == [
+        ({"hidden_size": 768, "num_heads": 10}, points[0][1]),
+        ({"seq_len": 10**6}, "needs 4 TiB"),
+    ]
+
+
 def types_of(frame: pd.DataFrame) -> dict[str, str]:
     return {str(name): str(kind) for name, kind in frame.dtypes.items()}
 

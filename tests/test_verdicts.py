@@ -122,12 +122,31 @@ def test_holm_of_a_known_example() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_correction_treats_each_hypothesis_for_itself() -> None:
+def test_a_comparison_that_is_decided_leaves_the_family_of_the_others() -> None:
     evidences = [Evidence(0.01, 0.02, 1.0), Evidence(0.03, 1.0, 0.01)]
-    assert corrected(evidences, "holm") == [Evidence(0.02, 0.04, 1.0), Evidence(0.03, 1.0, 0.02)]
-    assert corrected(evidences, "bh") == [Evidence(0.02, 0.04, 1.0), Evidence(0.03, 1.0, 0.02)]
-    assert weaker(Evidence(0.1, 0.2, 0.3), Evidence(0.3, 0.2, 0.1)) == Evidence(0.3, 0.2, 0.3)
+    expected = [Evidence(0.02, 0.02, 1.0), Evidence(0.03, 1.0, 0.02)]
+    assert corrected(evidences, "holm") == expected
+    assert corrected(evidences, "bh") == expected
     assert corrected([], "holm") == []
+
+
+def test_evidence_that_stands_twice_is_the_weaker_of_the_two() -> None:
+    assert weaker(Evidence(0.1, 0.2, 0.3), Evidence(0.3, 0.2, 0.1)) == Evidence(0.3, 0.2, 0.3)
+
+
+def test_all_comparisons_of_a_case_are_right_together_in_95_percent() -> None:
+    """True ratios at the margin's edge, where either decision is wrong, beside plain ones."""
+    rng = np.random.default_rng(18)
+    edge, far = math.log1p(M), math.log(2)
+    wrong = 0
+    for _ in range(500):
+        truths = (edge, edge, -edge, far)
+        effects = [effect_of([noise.normal(rng, 30) + true]) for true in truths]
+        evidences = corrected([evidence_of(e, M) for e in effects])
+        verdicts = [verdict_of(e.centre, v) for e, v in zip(effects, evidences, strict=True)]
+        decided = (Verdict.FASTER, Verdict.SLOWER, Verdict.EQUIVALENT)
+        wrong += any(v in decided for v in verdicts[:3])
+    assert wrong / 500 <= 0.07
 
 
 def test_a_thousand_cases_of_five_equals_give_false_discoveries_in_at_most_5_percent() -> None:

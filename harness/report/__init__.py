@@ -1,0 +1,58 @@
+"""Stored runs made readable: on the terminal and as files. Reads rows only; needs no torch.
+
+::
+
+    content    one run, analysed once
+    tables     its tables as plain strings       numbers   figures as people read them
+    terminal, markdown, files                    the same tables in each format
+    between    two runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["render_compare", "render_terminal", "write_reports"]
+
+
+def render_terminal(run: Path, console: Console) -> None:
+    """Print what a run found; see ``harness.report.terminal``."""
+    from harness.report import terminal  # pandas only when something is drawn
+
+    terminal.render_terminal(run, console)
+
+
+def render_compare(
+    run: Path,
+    other: Path | None,
+    console: Console,
+    *,
+    against: str = "baseline",
+    margin: float | None = None,
+    fail_on: Sequence[str] = (),
+) -> list[str]:
+    """Print the comparison within ``run``, or of ``run`` (old) with ``other`` (new).
+
+    Args:
+        against: Reference within a run: ``baseline``, ``best`` or an implementation's name.
+        margin: Smallest difference that matters, as a fraction; the runs' own when left out.
+        fail_on: Findings of ``harness.analysis.gate.FAIL_ON``.
+
+    Returns:
+        A sentence for each finding of the kinds in ``fail_on``; none: the comparison passes.
+    """
+    from harness.report import terminal
+
+    return terminal.render_compare(run, other, console, against, margin, fail_on)
+
+
+def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) -> list[Path]:
+    """Write a run's report in ``formats``; see ``harness.report.files``."""
+    from harness.report import files
+
+    return files.write_reports(run, formats, out)

@@ -1,0 +1,104 @@
+"""A run's report as files: Markdown, CSV, Parquet, HTML; the same run gives the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from harness.columns import SAMPLE_COLUMNS
+from harness.errors import InvalidValueError, MhaBenchError, StoreError
+from harness.report.content import Content, content_of
+from harness.report.markdown import markdown_of
+
+Writer = Callable[[Content, Path], None]
+
+
+class MissingExtraError(MhaBenchError):
+    """A format needs a package that is not installed; the message says how to get it."""
+
+
+def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) -> list[Path]:
+    """Write ``report.<format>`` for each of ``formats`` (``FORMATS``), into the run by default.
+
+    Every format that can be written is, also when another one can't.
+
+    Raises:
+        InvalidValueError: an unknown format.
+        StoreError: ``run`` is no run, or ``out`` can't be written.
+        MissingExtraError: a format needs a package that is missing; raised after the others are
+            written.
+    """
+    wanted = _known(formats)
+    folder = Path(run) if out is None else Path(out)
+    content = content_of(Path(run))
+    written, missing = [], []
+    for name in wanted:
+        path = folder / FORMATS[name][0]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            FORMATS[name][1](content, path)
+            written.append(path)
+        except MissingExtraError as error:
+            missing.append(str(error))
+        except OSError as error:
+            raise StoreError(f"can't write {path} ({error.strerror})") from None
+    if missing:
+        done = ", ".join(str(path) for path in written) or "nothing"
+        raise MissingExtraError(f"{'; '.join(missing)} (written: {done})")
+    return written
+
+
+def _known(formats: Iterable[str]) -> list[str]:
+    wanted = list(dict.fromkeys(formats))
+    for name in wanted:
+        if name not in FORMATS:
+            raise InvalidValueError("format", "a format", name, FORMATS)
+    return wanted
+
+
+def _write_markdown(content: Content, path: Path) -> None:
+    path.write_text(markdown_of(content))
+
+
+def flat_table(content: Content) -> pd.DataFrame:
+    """One line per case and implementation: its cell, its comparison, whether it is in the best
+    set.
+    """
+    key = ["case_key", "implementation"]
+    comparisons = content.comparisons.drop(columns=["process_ratios"])
+    best = {
+        (case, name)
+        for case, names in zip(content.winners["case_key"], content.winners["best"], strict=True)
+        for name in names
+    }
+    flat = content.cells.merge(comparisons, on=key, how="left")
+    pairs = zip(flat["case_key"], flat["implementation"], strict=True)
+    return flat.assign(in_best_set=pd.array([pair in best for pair in pairs], dtype="boolean"))
+
+
+def _write_csv(content: Content, path: Path) -> None:
+    flat_table(content).to_csv(path, index=False, lineterminator="\n")
+
+
+def _write_parquet(content: Content, path: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("Parquet needs pyarrow: pip install 'mha-bench[parquet]'") from None
+    rows = content.rows.copy()
+    for name in SAMPLE_COLUMNS:
+        rows[name] = pd.Series([_lists(value) for value in rows[name]], dtype="object")
+    rows.to_parquet(path, index=False, engine="pyarrow")
+
+
+def _lists(value: object) -> object:
+    return [_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+FORMATS: dict[str, tuple[str, Writer]] = {
+    "md": ("report.md", _write_markdown),
+    "csv": ("report.csv", _write_csv),
+    "parquet": ("rows.parquet", _write_parquet),
+}

@@ -1,0 +1,51 @@
+"""A report in Markdown: for a pull request, a wiki, a summary in continuous integration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from harness.report.content import Content, header_lines
+from harness.report.tables import Field, Table, all_tables, fixed_axes
+
+
+def markdown_of(content: Content) -> str:
+    """The whole report."""
+    lines = [f"# mha-bench: {content.run.name}", ""]
+    lines += [f"- {_escaped(line)}" for line in header_lines(content)]
+    lines += [f"- all cases: {_escaped(fixed_axes(content))}", ""]
+    return "\n".join([*lines, *markdown_tables(all_tables(content))])
+
+
+def markdown_tables(tables: Iterable[Table]) -> Iterator[str]:
+    """Lines of Markdown for tables, each under a heading of its own."""
+    for table in tables:
+        yield f"## {table.title}"
+        yield ""
+        if table.note:
+            yield _escaped(table.note)
+            yield ""
+        yield _line(table.columns)
+        yield _line(
+            "---" if position < table.num_labels else "---:"
+            for position in range(len(table.columns))
+        )
+        for fields in table.lines:
+            yield _line(map(_text, fields))
+        yield ""
+
+
+def _line(texts: Iterable[str]) -> str:
+    return f"| {' | '.join(texts)} |"
+
+
+def _text(field: Field) -> str:
+    text = _escaped(field.text)
+    return f"**{text}**" if field.mark in ("best", "bad") and text else text
+
+
+def _escaped(text: str) -> str:
+    """A bar would end the cell, a star start emphasis, an angle bracket a tag."""
+    flat = " ".join(text.split())
+    for character in "\\|*_<":
+        flat = flat.replace(character, f"\\{character}")
+    return flat
