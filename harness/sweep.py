@@ -36,7 +36,7 @@ from harness.config import RunConfig
 from harness.plan import Plan
 from harness.rows import Row
 from harness.settings import ImplementationSpec, MeasureSettings
-from harness.store import ShardWriter, read_rows, write_environment
+from harness.store import ShardWriter, read_rows, write_environment, write_left_out
 from harness.worker import ForkServer, Limits
 
 _MIN_BUDGET_S = 0.3
@@ -86,6 +86,7 @@ def run_sweep(plan: Plan, run: Path, config: RunConfig, observer: Observer) -> N
     observer.on_message("measuring what this machine can do at most")
     ceilings = ask_ceilings(server, plan.cases)
     write_environment(run, {**environment, "ceilings": ceilings.to_dict()})
+    write_left_out(run, [(point.axes, point.reason) for point in plan.invalid])
     claims = ask_claims(server, plan.implementations, plan.cases)
     limits = Limits(config.measure.call_timeout_s, config.memory_limit_bytes)
     key = str(environment.get("key", ""))
