@@ -14,6 +14,7 @@ broadly); the others of the case go on.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -33,6 +34,7 @@ from harness.numerics import judge
 from harness.registry import load_implementation
 from harness.rows import Row, Status
 from harness.settings import ImplementationSpec
+from harness.unmasking import unmasked
 from harness.worker import Channel
 
 _INPUT_SETS_BYTES = 2 * 2**30
@@ -110,15 +112,7 @@ def _admit(setting: Setting, index: int, row: Row) -> Entrant | None:
         implementation = load_implementation(setting.job.specs[index])
         calls, first_call_s, result = _first_call(setting, implementation)
         known[0] = _described(known[0], setting, implementation, first_call_s)
-        judgement = judge(
-            setting.reference(0),
-            calls[0].named_outputs(result),
-            implementation.contract(setting.job.case),
-        )
-        status = Status.INCORRECT if judgement.reasons else Status.OK
-        known[0] = replace(
-            known[0], errors=judgement.errors, status=status, reasons=judgement.reasons
-        )
+        known[0] = _judged(known[0], setting, implementation, calls, result)
         ready.append(Entrant(index, known[0], implementation, calls))
 
     problem = attempt(step)
@@ -128,6 +122,24 @@ def _admit(setting: Setting, index: int, row: Row) -> Entrant | None:
     is_ready = problem is None and known[0].status is Status.OK
     setting.channel.send(RowMessage(index, known[0], is_final=not is_ready))
     return ready[0] if is_ready else None
+
+
+def _judged(
+    row: Row,
+    setting: Setting,
+    implementation: Implementation,
+    calls: Sequence[ModeCall],
+    first_result: Any,
+) -> Row:
+    """The row with its errors, ``ok`` or ``incorrect``."""
+    case, reference = setting.job.case, setting.reference(0)
+    contract = implementation.contract(case)
+    judgement = judge(reference, calls[0].named_outputs(first_result), contract)
+    reasons = judgement.reasons
+    if not reasons:
+        reasons = unmasked(case, calls, setting.input_sets[0], reference, contract)
+    status = Status.INCORRECT if reasons else Status.OK
+    return replace(row, errors=judgement.errors, status=status, reasons=reasons)
 
 
 def _first_call(

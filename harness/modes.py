@@ -17,7 +17,10 @@ from harness.attention import Case, Mode, Scope
 from harness.errors import PluginError
 from harness.interface import Implementation, Inputs
 
-_OUTPUT_NAME = {Scope.ATTENTION: "o", Scope.LAYER: "y"}
+
+def output_name(case: Case) -> str:
+    """Name of the forward output: ``o`` of attention, ``y`` of a layer."""
+    return "o" if case.scope is Scope.ATTENTION else "y"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ def make_call(implementation: Implementation, case: Case, inputs: Inputs) -> Mod
             f"{implementation.name}.prepare returned {type(forward).__name__}; expected a function"
         )
     if not case.mode.has_gradients:
-        name = _OUTPUT_NAME[case.scope]
+        name = output_name(case)
         return ModeCall(forward, lambda result: {name: _tensor(implementation, result)})
     return _gradient_call(implementation, case, inputs, forward)
 
@@ -60,7 +63,7 @@ def _gradient_call(
     leaves = tuple(inputs.leaves.values())
     grad_output = inputs.grad_output
     assert grad_output is not None, "inputs of a mode with gradients carry grad_output"
-    output_name = _OUTPUT_NAME[case.scope]
+    name_of_output = output_name(case)
 
     if case.mode is Mode.BACKWARD:
         output = _tensor(implementation, forward())
@@ -76,7 +79,7 @@ def _gradient_call(
     def named_outputs(result: tuple[Tensor, tuple[Tensor, ...]]) -> dict[str, Tensor]:
         output, gradients = result
         named = {f"d{name}": grad for name, grad in zip(inputs.leaves, gradients, strict=True)}
-        return {output_name: _tensor(implementation, output), **named}
+        return {name_of_output: _tensor(implementation, output), **named}
 
     return ModeCall(run, named_outputs)
 
