@@ -1,111 +1,174 @@
-"""Plain softmax attention in the inputs' own dtype: what "as exact as naive" is measured against.
+"""Plain softmax attention as the inputs' own dtype would do it: what "as exact as naive" is
+measured against.
 
-Scale before the product, so that float16 scores do not overflow; scores, probabilities and output
-rounded to the dtype. One head at a time. It takes part in no ranking.
+Scale before the product, so that float16 scores do not overflow; products summed in float32;
+scores, probabilities and results rounded to the dtype after each step. Computed in float32 with
+explicit rounding, which gives these numbers on any machine and device alike, and quickly where the
+dtype has no fast product. It takes part in no ranking.
 
-Shapes: B batch_size, H num_heads, G num_kv_heads, D head_dim, L seq_len, S kv_seq_len, n wanted
-rows, E hidden_size.
+Shapes: B batch_size, H num_heads, G num_kv_heads, D head_dim, L seq_len, S kv_seq_len, E
+    hidden_size,
+R rows of a block, n wanted rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from harness.attention import AttentionConfig
-from harness.score_blocks import Problem, bias_rows, keep_rows
-from harness.tensors import AttentionInputs, Inputs
+from harness.attention_pass import wide_dtype
+from harness.score_blocks import BLOCK_SCORES, Problem, bias_rows, keep_rows, on_cpu
+from harness.tensors import AttentionInputs, Inputs, LayerInputs, torch_dtype
 
-# Scores that autograd may keep for one call; beyond it gradients have no yardstick.
-_MAX_SAVED_SCORES = 1 << 25
+Rounding = Callable[[Tensor], Tensor]
 
 
 def yardstick_outputs(
     config: AttentionConfig, inputs: Inputs, problem: Problem, rows: Tensor | None
 ) -> Mapping[str, Tensor]:
-    """Outputs by name, ``o`` or ``y`` of the wanted rows, and gradients where they are due and
-    affordable.
+    """Outputs by name, of the wanted rows; gradients that sum over rows only where all are wanted.
 
     Args:
         problem: The same problem, for its masks.
     """
-    leaves = {name: tensor.detach() for name, tensor in inputs.leaves.items()}
-    grad_output = inputs.grad_output
-    if grad_output is None or rows is not None or _saved_scores(config) > _MAX_SAVED_SCORES:
-        with torch.no_grad():
-            return {_name(inputs): _forward(config, leaves, inputs, problem, rows)}
-    with torch.enable_grad():
-        leaves = {name: tensor.requires_grad_() for name, tensor in leaves.items()}
-        result = _forward(config, leaves, inputs, problem, rows)
-        gradients = torch.autograd.grad(result, list(leaves.values()), grad_output)
-    named = {f"d{name}": gradient for name, gradient in zip(leaves, gradients, strict=True)}
-    return {_name(inputs): result.detach(), **named}
+    dtype, wide = torch_dtype(config.dtype), wide_dtype(config.dtype)
 
+    def rounded(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype).to(wide)
 
-def _name(inputs: Inputs) -> str:
-    return "o" if isinstance(inputs, AttentionInputs) else "y"
-
-
-def _saved_scores(c: AttentionConfig) -> int:
-    return c.batch_size * c.num_heads * c.seq_len * c.kv_seq_len
-
-
-def _forward(
-    c: AttentionConfig,
-    leaves: Mapping[str, Tensor],
-    inputs: Inputs,
-    problem: Problem,
-    rows: Tensor | None,
-) -> Tensor:
+    operands = {name: on_cpu(tensor).to(wide) for name, tensor in inputs.leaves.items()}
+    d_output = None if inputs.grad_output is None else on_cpu(inputs.grad_output).to(wide)
     if isinstance(inputs, AttentionInputs):
-        return _attention(problem, leaves["q"], leaves["k"], leaves["v"], rows)
-    x, x_kv = leaves["x"], leaves.get("x_kv", leaves["x"])
+        posed = replace(problem, q_BHLD=operands["q"], k_BGSD=operands["k"], v_BGSD=operands["v"])
+        return _attention(posed, rounded, rows, d_output)
+    return _layer(problem, inputs, operands, rounded, rows, d_output)
+
+
+def _layer(
+    problem: Problem,
+    inputs: LayerInputs,
+    operands: Mapping[str, Tensor],
+    rounded: Rounding,
+    rows: Tensor | None,
+    dy: Tensor | None,
+) -> Mapping[str, Tensor]:
+    c = problem.config
+    x, w_o = operands["x"], operands["w_o"]
+    x_kv = operands.get("x_kv", x)
     widths = [c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim, c.num_kv_heads * c.head_dim]
-    w_q, w_k, w_v = torch.split(leaves["w_qkv"], widths)
-    projected = ((x, w_q), (x_kv, w_k), (x_kv, w_v))
-    q, k, v = (_heads(F.linear(a, w), c.head_dim) for a, w in projected)
-    o = _attention(problem, q, k, v, rows)
-    return F.linear(o.transpose(1, 2).flatten(2), leaves["w_o"])
+    w_q, w_k, w_v = torch.split(operands["w_qkv"], widths)
+    q, k, v = (
+        _split_heads(rounded(F.linear(a, w)), c.head_dim)
+        for a, w in ((x, w_q), (x_kv, w_k), (x_kv, w_v))
+    )
+    posed = replace(problem, q_BHLD=q, k_BGSD=k, v_BGSD=v)
+    if dy is None or rows is not None:
+        inner = _attention(posed, rounded, rows, None)
+        return {"y": rounded(F.linear(_join_heads(inner["o"]), w_o))}
+    d_heads = _split_heads(rounded(dy @ w_o), c.head_dim)
+    inner = _attention(posed, rounded, None, d_heads)
+    o, dq, dk, dv = (_join_heads(inner[name]) for name in ("o", "dq", "dk", "dv"))
+    outputs = {
+        "y": rounded(F.linear(o, w_o)),
+        "dw_o": rounded(dy.flatten(0, 1).T @ o.flatten(0, 1)),
+        "dw_qkv": rounded(
+            torch.cat(
+                [
+                    d.flatten(0, 1).T @ source.flatten(0, 1)
+                    for d, source in ((dq, x), (dk, x_kv), (dv, x_kv))
+                ]
+            )
+        ),
+    }
+    of_x, of_x_kv = dq @ w_q, dk @ w_k + dv @ w_v
+    if inputs.is_self_attention:
+        return outputs | {"dx": rounded(of_x + of_x_kv)}
+    return outputs | {"dx": rounded(of_x), "dx_kv": rounded(of_x_kv)}
 
 
-def _heads(packed: Tensor, head_dim: int) -> Tensor:
+def _split_heads(packed: Tensor, head_dim: int) -> Tensor:
     batch_size, length, width = packed.shape
     return packed.view(batch_size, length, width // head_dim, head_dim).transpose(1, 2)
 
 
-def _attention(problem: Problem, q: Tensor, k: Tensor, v: Tensor, rows: Tensor | None) -> Tensor:
-    """``[B, H, n, D]``."""
+def _join_heads(heads: Tensor) -> Tensor:
+    return heads.transpose(1, 2).flatten(2)
+
+
+def _attention(
+    problem: Problem, rounded: Rounding, rows: Tensor | None, d_output: Tensor | None
+) -> dict[str, Tensor]:
     c = problem.config
     wanted = torch.arange(c.seq_len) if rows is None else rows
-    if not c.batch_size or not len(wanted):
-        return q[:, :, :0] + 0 * (k.sum() + v.sum())
-    heads = [
-        torch.stack([_head(problem, b, h, wanted, q, k, v) for h in range(c.num_heads)])
-        for b in range(c.batch_size)
-    ]
-    return torch.stack(heads)
+    outputs = {"o": problem.q_BHLD.new_zeros(c.batch_size, c.num_heads, len(wanted), c.head_dim)}
+    if d_output is not None:
+        outputs["dq"] = torch.zeros_like(outputs["o"])
+        outputs |= {name: torch.zeros_like(problem.k_BGSD) for name in ("dk", "dv")}
+    for batch in range(c.batch_size):
+        for head in range(c.num_heads):
+            _head(problem, batch, head, wanted, rounded, d_output, outputs)
+    for name in {"dk", "dv"} & set(outputs):
+        outputs[name] = rounded(outputs[name])
+        if rows is not None:
+            del outputs[name]
+    return outputs
 
 
 def _head(
-    problem: Problem, b: int, h: int, rows: Tensor, q: Tensor, k: Tensor, v: Tensor
+    problem: Problem,
+    batch: int,
+    head: int,
+    wanted: Tensor,
+    rounded: Rounding,
+    d_output: Tensor | None,
+    outputs: dict[str, Tensor],
+) -> None:
+    kv_head = head // problem.config.group_size
+    k, v = problem.k_BGSD[batch, kv_head], problem.v_BGSD[batch, kv_head]
+    d_keys, d_values = torch.zeros_like(k), torch.zeros_like(v)
+    size = max(1, BLOCK_SCORES // max(1, len(k)))
+    for start in range(0, len(wanted), size):
+        span = slice(start, min(start + size, len(wanted)))
+        rows = wanted[span]
+        q = rounded(problem.q_BHLD[batch, head, rows] * problem.config.scale)
+        probabilities = _probabilities(problem, batch, head, rows, q, k, rounded)
+        outputs["o"][batch, head, span] = rounded(probabilities @ v)
+        if d_output is None:
+            continue
+        d_block = d_output[batch, head, rows]
+        d_probabilities = rounded(d_block @ v.T)
+        delta = (probabilities * d_probabilities).sum(dim=-1, keepdim=True)
+        d_scores = rounded(probabilities * (d_probabilities - delta))
+        d_scaled = rounded(d_scores @ k)
+        outputs["dq"][batch, head, span] = rounded(d_scaled * problem.config.scale)
+        d_keys += d_scores.T @ q
+        d_values += probabilities.T @ d_block
+    if d_output is not None:
+        outputs["dk"][batch, kv_head] += rounded(d_keys)
+        outputs["dv"][batch, kv_head] += rounded(d_values)
+
+
+def _probabilities(
+    problem: Problem,
+    batch: int,
+    head: int,
+    rows: Tensor,
+    q: Tensor,
+    k: Tensor,
+    rounded: Rounding,
 ) -> Tensor:
-    c = problem.config
-    bias = bias_rows(problem, b, h, rows)
-    keep = keep_rows(problem, b, h, rows, bias)
-    queries = q[b, h].index_select(0, rows.to(q.device))
-    scores = (queries * c.scale) @ k[b, h // c.group_size].T
+    """``[R, S]``."""
+    bias = bias_rows(problem, batch, head, rows)
+    keep = keep_rows(problem, batch, head, rows, bias)
+    scores = rounded(q @ k.T)
     if bias is not None:
-        scores = scores + bias.to(scores.device)
-    if keep is not None:
-        absent = ~keep.to(scores.device)
-        # A row without keys is filled with 0: minus infinity alone would give NaN, and NaN
-        # gradients.
-        empty = absent.all(dim=-1, keepdim=True)
-        scores = scores.masked_fill(absent & ~empty, -torch.inf).masked_fill(empty, 0.0)
-    probabilities = scores.softmax(dim=-1)
-    if keep is not None:
-        probabilities = probabilities.masked_fill(absent, 0.0)
-    return probabilities @ v[b, h // c.group_size]
+        scores = rounded(scores + bias.to(scores.dtype))
+    if keep is None:
+        return rounded(scores.softmax(dim=-1))
+    probabilities = scores.masked_fill(~keep, -torch.inf).softmax(dim=-1)
+    return rounded(probabilities.masked_fill(~keep, 0.0))
