@@ -52,6 +52,58 @@ def sweep(
     raise typer.Exit(hydra_app.run(words))
 
 
+_Run = Annotated[
+    Path | None,
+    typer.Argument(help="Folder of a run.", show_default="the newest one in results/"),
+]
+
+
+@app.command("compare")
+def compare(
+    run: _Run = None,
+    other: Annotated[
+        Path | None, typer.Argument(help="A newer run, to compare this one with.")
+    ] = None,
+    against: Annotated[
+        str, typer.Option(help="Reference within a run: baseline, best, or a name.")
+    ] = "baseline",
+    margin: Annotated[
+        float | None, typer.Option(help="Smallest difference that matters, e.g. 0.03.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option(help="Findings that make the exit code 1, e.g. slower,incorrect.")
+    ] = "",
+) -> None:
+    """Compare the implementations within a run, or one run with another."""
+    from harness.cli import reading
+
+    breaches = reading.compare(run, other, against, margin, _split(fail_on))
+    raise typer.Exit(int(bool(breaches)))
+
+
+@app.command("report")
+def report(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Folders of runs.", show_default="the newest one in results/"),
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="Files to write; none: only print.")
+    ] = "md,csv",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the files.", show_default="the run's own")
+    ] = None,
+) -> None:
+    """Print what a run found, and write it as files."""
+    from harness.cli import reading
+
+    reading.report(runs or [], _split(formats), out)
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 _ConfigDir = Annotated[
     Path | None,
     typer.Option("--config-dir", help="Also look for groups in this folder.", exists=True),

@@ -1,61 +1,52 @@
-"""What is said at the end of a sweep: what became of the rows, where they are, what to try next."""
+"""What is said at the end of a sweep: its table, where everything is, what to try next."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from harness.config import RunConfig
-from harness.rows import Row, Status
+from harness.report import render_terminal, write_reports
+from harness.rows import Row
 from harness.store import read_rows
 
 
 def close(run: Path, config: RunConfig) -> int:
     """Print the run's table and what follows; 1 where a row's status is among ``fail_on``."""
-    rows = read_rows(run)
     console = Console()
-    for line in (*_outcome(rows), *_next_steps(run)):
-        console.print(line, highlight=False, soft_wrap=True)
-    return int(any(row.status in config.fail_on for row in rows))
+    console.print()
+    render_terminal(run, console)
+    (report,) = write_reports(run, ["md"])
+    for line in _next_steps(run, report):
+        _say(console, line)
+    failing = [row for row in read_rows(run) if row.status in config.fail_on]
+    if failing:
+        _say(Console(stderr=True), _failing(failing))
+    return int(bool(failing))
 
 
 def say_interrupted(run: Path) -> None:
     """Print how to go on with a sweep that was stopped from the keyboard."""
     console = Console(stderr=True)
-    console.print(
-        f"interrupted: {len(read_rows(run))} rows are stored; go on with\n"
-        f"  mha-bench sweep --resume {run}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    _say(console, f"interrupted: {len(read_rows(run))} rows are stored; go on with")
+    _say(console, f"  mha-bench sweep --resume {run}")
 
 
-def _outcome(rows: list[Row]) -> Iterator[str]:
-    """Counts by status, then every reason once with the implementations that gave it."""
-    counts = Counter(row.status for row in rows)
-    said = ", ".join(f"{counts[status]} {status}" for status in Status if counts[status])
+def _next_steps(run: Path, report: Path) -> Iterator[str]:
     yield ""
-    yield f"[bold]{len(rows)} rows:[/] {said}"
-    for reason, names in _reasons(rows).items():
-        yield escape(f"  {', '.join(names)}: {reason}")
-
-
-def _reasons(rows: Iterable[Row]) -> dict[str, dict[str, None]]:
-    found: dict[str, dict[str, None]] = {}
-    for row in rows:
-        if row.status is not Status.OK:
-            reason = f"{row.status}: {'; '.join(row.reasons)}"
-            found.setdefault(reason, {})[row.implementation] = None
-    return found
-
-
-def _next_steps(run: Path) -> Iterator[str]:
-    yield ""
+    yield f"Report: {report}"
     yield "Next:"
-    yield escape(f"  mha-bench compare {run}")
-    yield escape(f"  mha-bench report {run}")
+    yield f"  mha-bench compare {run} --against best"
+    yield f"  mha-bench report {run} --format md,csv"
+    yield "  mha-bench sweep --help"
+
+
+def _failing(rows: list[Row]) -> str:
+    found = sorted({f"{row.implementation} {row.status}" for row in rows})
+    return f"exit code 1: {', '.join(found)} (fail_on=[...] chooses what counts)"
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
