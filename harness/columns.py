@@ -65,6 +65,29 @@ def _rate(amount: int | None, row: Row) -> float | None:
     return amount / seconds if amount is not None and seconds else None
 
 
+def _roofline_times(row: Row) -> tuple[float, float] | None:
+    """Least seconds by the machine's rate of products and by its bandwidth."""
+    rates = (row.ceiling_flop_per_s, row.ceiling_bytes_per_s)
+    if row.flop_count is None or row.min_bytes is None or not all(rates):
+        return None
+    flop_per_s, bytes_per_s = rates
+    assert flop_per_s is not None
+    assert bytes_per_s is not None
+    return row.flop_count / flop_per_s, row.min_bytes / bytes_per_s
+
+
+def _ceiling_share(row: Row) -> float | None:
+    times, seconds = _roofline_times(row), _median(round_minima(row.samples))
+    return max(times) / seconds if times and seconds else None
+
+
+def _ceiling_binds(row: Row) -> str:
+    times = _roofline_times(row)
+    if times is None:
+        return NONE
+    return "compute" if times[0] >= times[1] else "memory"
+
+
 def _number(value: object) -> float | None:
     return None if value is None or isinstance(value, (str, bool)) else float(value)  # type: ignore[arg-type]
 
@@ -189,6 +212,13 @@ _LATENCY = (
     ),
     Column("flop_count", "Int64", "operations of the problem", lambda row: row.flop_count),
     Column("min_bytes", "Int64", "bytes that any way must move", lambda row: row.min_bytes),
+    Column(
+        "ceiling_share",
+        "Float64",
+        "least time by the machine's measured ceilings over median_s",
+        _ceiling_share,
+    ),
+    Column("ceiling_binds", "text", "`compute` or `memory`: which ceiling", _ceiling_binds),
 )
 
 _MEMORY = (

@@ -111,6 +111,8 @@ def _measured(
         memory_method="synthetic",
         flop_count=length**2 * 256,
         min_bytes=length * 512,
+        ceiling_flop_per_s=1e12,
+        ceiling_bytes_per_s=1e10,
         kernel=row.implementation,
         errors={"o": {"max_abs": 1e-6, "rms_relative": 1e-7, "scaled_u": 1.5, "bound_share": 0.1}},
         stop_reason="rounds",

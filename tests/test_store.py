@@ -310,3 +310,23 @@ def test_the_store_can_be_imported_without_pandas() -> None:
 def test_a_row_keeps_what_was_measured_before_it_failed(tmp_path: Path) -> None:
     row = replace(make_row(status=Status.TIMEOUT), first_call_s=2.5)
     assert harness.load(store_run(tmp_path, [row]))["first_call_s"][0] == 2.5
+
+
+def test_the_share_of_the_ceiling_is_that_of_the_one_that_binds() -> None:
+    from harness.columns import to_frame
+
+    row = make_row(
+        samples=Samples(((1.0,),), (0,)),
+        flop_count=10,
+        min_bytes=8,
+        ceiling_flop_per_s=20.0,
+        ceiling_bytes_per_s=10.0,
+    )
+    line = to_frame([row]).iloc[0]
+    assert (line["ceiling_share"], line["ceiling_binds"]) == (0.8, "memory")
+    compute_bound = replace(row, ceiling_bytes_per_s=100.0)
+    line = to_frame([compute_bound]).iloc[0]
+    assert (line["ceiling_share"], line["ceiling_binds"]) == (0.5, "compute")
+    unknown = to_frame([replace(row, ceiling_flop_per_s=None)]).iloc[0]
+    assert pd.isna(unknown["ceiling_share"])
+    assert unknown["ceiling_binds"] == "none"

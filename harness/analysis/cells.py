@@ -24,7 +24,15 @@ STATUS_BY_SEVERITY = (
     Status.OK,
 )
 KEY = ["case_key", "implementation"]
-_SAME_IN_ALL = ("case_id", *AXES, "flop_count", "min_bytes", "implementation_version", "repro")
+_SAME_IN_ALL = (
+    "case_id",
+    *AXES,
+    "flop_count",
+    "min_bytes",
+    "ceiling_binds",
+    "implementation_version",
+    "repro",
+)
 _MEDIANS = (
     "median_s",
     "burst_median_s",
@@ -33,6 +41,7 @@ _MEDIANS = (
     "first_call_s",
     "flop_per_s",
     "bytes_per_s",
+    "ceiling_share",
 )
 _LARGEST = (
     "peak_alloc_bytes",
@@ -64,9 +73,7 @@ def cells_of(rows: pd.DataFrame) -> pd.DataFrame:
 def _typed(cells: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """Aggregation loses types where there is nothing to aggregate: give each column its own."""
     types: dict[Any, Any] = {name: kind for name, kind in rows.dtypes.items() if name in cells}
-    counts = {"num_passes": "Int64", "num_ok": "Int64"}
-    rates: dict[str, str] = {}
-    return cells.astype(types | counts | rates)
+    return cells.astype(types | {"num_passes": "Int64", "num_ok": "Int64"})
 
 
 def worst_status(statuses: Iterable[str]) -> str:
