@@ -6,6 +6,7 @@ Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D he
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ class Plan:
         masks: MaskParts,
         products: int = 1,
     ) -> None:
-        self.sizes, self.dtype = sizes, dtype
+        self._remake = partial(Plan, sizes, dtype, Path.AVX512, scale, geometry, masks)
         self._masks = masks  # keeps alive what the addresses below point to
         problem = Problem(
             **vars(sizes),
@@ -107,7 +108,7 @@ class Plan:
         scratch = torch.empty(
             self._scratch_bytes(Pass.FORWARD, self._problem, threads), dtype=torch.uint8
         )
-        self._run(
+        done = self._run(
             Pass.FORWARD,
             self._problem,
             threads,
@@ -116,6 +117,13 @@ class Plan:
             *(q.data_ptr(), q.stride(), k.data_ptr(), k.stride()),
             *(v.data_ptr(), v.stride(), out.data_ptr(), out.stride()),
         )
+        if not done:
+            self._for_any_value.forward(q, k, v, out, lse)
+
+    @cached_property
+    def _for_any_value(self) -> Plan:
+        """The same problem on vectors: tiles can't hold infinities and subnormal numbers."""
+        return self._remake()
 
 
 def _padding_field(padding: Tensor | None) -> TensorField:

@@ -24,8 +24,8 @@ class Selection:
     products: int
 
     def describe(self, dtype: DType) -> str:
-        suffix = f", {self.products} bfloat16 products" if self.path is Path.AMX else ""
-        return f"fused {self.path.name.lower()} {dtype}{suffix}"
+        factor = f" x{self.products}" if self.path is Path.AMX and self.products > 1 else ""
+        return f"fused {self.path.name.lower()} {dtype}{factor}"
 
 
 def select(

@@ -2,11 +2,12 @@
 //
 //   runnable_paths() -> list of path numbers
 //   scratch_bytes(pass, problem, threads) -> int
-//   run(pass, problem, threads, scratch, log_sum_exp, query, strides, key, strides, ...) -> None
+//   run(pass, problem, threads, scratch, log_sum_exp, query, strides, key, strides, ...) -> bool
 //
 // problem is any buffer that holds one Problem (problem.h; native.py mirrors it): what stays the
 // same from call to call. Addresses and strides are given with each call, in the order of
-// k_tensors. run releases the interpreter lock.
+// k_tensors. run releases the interpreter lock; it returns false where the path cannot hold the
+// input's values.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -90,10 +91,11 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   auto tensor = std::begin(k_tensors);
   for (Py_ssize_t i = kFirstTensor; i + 1 < count && tensor != std::end(k_tensors); i += 2)
     if (!read_tensor(args[i], args[i + 1], &(problem.*(*tensor++)))) return nullptr;
+  bool done;
   Py_BEGIN_ALLOW_THREADS
-  kernels->forward(problem);
+  done = kernels->forward(problem);
   Py_END_ALLOW_THREADS
-  Py_RETURN_NONE;
+  return PyBool_FromLong(done);
 }
 
 PyObject* runnable_paths(PyObject*, PyObject*) {

@@ -1,6 +1,7 @@
 #include "paths.h"
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -10,7 +11,7 @@ namespace fused {
 #define FUSED_DECLARE_PATH(name)                      \
   namespace name {                                    \
   int64_t forward_scratch_bytes(const Problem&);      \
-  void forward(const Problem&);                       \
+  bool forward(const Problem&);                       \
   }                                                   \
   static const Kernels k_##name{name::forward_scratch_bytes, name::forward};
 
@@ -18,6 +19,9 @@ FUSED_DECLARE_PATH(portable)
 #if defined(__x86_64__)
 FUSED_DECLARE_PATH(avx2)
 FUSED_DECLARE_PATH(avx512)
+#if defined(__linux__)
+FUSED_DECLARE_PATH(amx)
+#endif
 #endif
 
 const Kernels* kernels_of(int64_t path) {
@@ -26,12 +30,32 @@ const Kernels* kernels_of(int64_t path) {
 #if defined(__x86_64__)
     case kAvx2: return &k_avx2;
     case kAvx512: return &k_avx512;
+#if defined(__linux__)
+    case kAmx: return &k_amx;
+#endif
 #endif
   }
   return nullptr;
 }
 
 #if defined(__x86_64__)
+static bool processor_has_amx() {
+  unsigned a, b, c, d;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24, kAvx512Bf16 = 1u << 5;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (~d & (kAmxBf16 | kAmxTile))) return false;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvx512Bf16);
+}
+
+// Linux saves tile registers only for processes that have asked (once) for permission.
+static bool system_allows_tiles() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 bool can_run(int64_t path) {
   __builtin_cpu_init();
   switch (path) {
@@ -41,6 +65,11 @@ bool can_run(int64_t path) {
     case kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+    case kAmx: {
+      // Kept, since cpuid takes microseconds in a virtual machine.
+      static const bool runnable = can_run(kAvx512) && processor_has_amx() && system_allows_tiles();
+      return runnable;
+    }
   }
   return false;
 }

@@ -4,9 +4,11 @@
 
 namespace fused {
 
+// A pass returns false where its path cannot hold the input's values (AMX: infinities, subnormal
+// numbers); the output is then incomplete, and another path has to be asked.
 struct Kernels {
   int64_t (*forward_scratch_bytes)(const Problem&);
-  void (*forward)(const Problem&);
+  bool (*forward)(const Problem&);
 };
 
 // Null where the path is not compiled in.

@@ -11,7 +11,8 @@ static void with_element_type(const Problem& p, Body body) {
 
 int64_t forward_scratch_bytes(const Problem& p) { return Forward(p, Arena(nullptr)).scratch_bytes(); }
 
-void forward(const Problem& p) {
+bool forward(const Problem& p) {
   Forward pass(p, Arena(p.scratch));
   with_element_type(p, [&](auto element) { pass.run<decltype(element)>(); });
+  return true;
 }

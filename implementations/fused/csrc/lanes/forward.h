@@ -9,12 +9,6 @@
 // with W = Vectors * kLanes queries across the vector lanes. A block's P V is summed in registers
 // over its keys and then added to the output: two levels, so that errors stay flat in length.
 
-template <class Element>
-static Rows<Element> rows_of(const Tensor& t, int64_t batch, int64_t head, int64_t first, int64_t count,
-                             int64_t channels) {
-  return {row_of<Element>(t, batch, head, first), t.row, t.column, count, channels};
-}
-
 constexpr int kMaxVectors = 3;  // vectors of queries in a full block
 constexpr int64_t kBlockWidth = kMaxVectors * kLanes;
 
@@ -149,10 +143,10 @@ class Forward {
  public:
   Forward(const Problem& p, Arena arena)
       : p_(p), block_keys_(keys_per_block(kBlockWidth)), padding_(p, arena), packed_(p, arena) {
-    const int64_t start = arena.used_bytes();
-    ForwardWorkspace(p, block_keys_, arena);
-    workspace_bytes_ = round_up(arena.used_bytes() - start, kPageBytes);
-    first_workspace_ = round_up(start, kPageBytes);
+    first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
+    Arena one(nullptr);
+    ForwardWorkspace(p, block_keys_, one);
+    workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
   }
 
   int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }

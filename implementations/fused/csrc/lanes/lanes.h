@@ -69,6 +69,32 @@ FUSED_INLINE void exchange(Vec* rows) {
   }
 }
 
+// kLanes vectors to one: lane i is vector i, reduced over its lanes. Halves the number of vectors at
+// each stride, so that it takes half the shuffles of a transposition.
+template <int Stride, class Operation>
+FUSED_INLINE void reduce_pairs(Vec* rows, Operation operation) {
+  IntVec low, high;
+  for (int i = 0; i < kLanes; ++i) {
+    const bool upper = i & Stride;
+    low[i] = upper ? kLanes + (i - Stride) : i;
+    high[i] = upper ? kLanes + i : i + Stride;
+  }
+  FUSED_UNROLL
+  for (int i = 0; i < kLanes; i += 2 * Stride) {
+    const Vec x = rows[i], y = rows[i + Stride];
+    rows[i] = operation(__builtin_shuffle(x, y, low), __builtin_shuffle(x, y, high));
+  }
+}
+
+template <class Operation>
+FUSED_INLINE Vec reduce_each(Vec* rows, Operation operation) {
+  reduce_pairs<1>(rows, operation);
+  reduce_pairs<2>(rows, operation);
+  if constexpr (kLanes > 4) reduce_pairs<4>(rows, operation);
+  if constexpr (kLanes > 8) reduce_pairs<8>(rows, operation);
+  return rows[0];
+}
+
 FUSED_INLINE void transpose(Vec* rows) {
   exchange<1>(rows);
   exchange<2>(rows);

@@ -20,6 +20,12 @@ struct Rows {
   }
 };
 
+template <class Element>
+static Rows<Element> rows_of(const Tensor& t, int64_t batch, int64_t head, int64_t first, int64_t count,
+                             int64_t channels) {
+  return {row_of<Element>(t, batch, head, first), t.row, t.column, count, channels};
+}
+
 constexpr int64_t padded_to_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 constexpr int64_t padded_to_panel(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 

@@ -1,0 +1,89 @@
+// Online softmax over score tiles. Rows of a tile are queries; a row's 16 keys fill one vector.
+//
+// A score slot holds two score tiles, 16 queries x 32 keys of float32, and becomes the left tiles of
+// their probabilities in place: part 0 over the first score tile, part 1 over the second, part 2
+// behind them.
+
+constexpr int kRowGroups = 2;  // of 16 queries each, per block
+constexpr int kBlockRows = kRowGroups * kTileRows;
+
+template <int Parts>
+constexpr int64_t kSlotFloats = (Parts > 2 ? Parts : 2) * kSumElements;
+
+// Terms of the softmax beyond a rounding of the probabilities' parts would be lost.
+template <int Parts>
+constexpr int kExpDegree = Parts == 1 ? 3 : Parts == 2 ? 4 : 5;
+
+struct TileSoftmaxState {
+  alignas(64) float maximum[kBlockRows];      // in base 2, scaled
+  alignas(64) float sum[kBlockRows][kLanes];  // per row, 16 partial sums
+
+  void reset() {
+    for (int group = 0; group < kRowGroups; ++group) store(maximum + group * kTileRows, broadcast(kMinusInfinity));
+    std::memset(sum, 0, sizeof sum);
+  }
+
+  // 16 rows' sums, one per lane.
+  Vec row_sums(int group) const {
+    Vec rows[kLanes];
+    FUSED_UNROLL
+    for (int i = 0; i < kLanes; ++i) rows[i] = load(sum[group * kTileRows + i]);
+    return reduce_each(rows, [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; });
+  }
+};
+
+// Maxima of the 16 rows of a row group over its slots.
+template <int Parts>
+FUSED_INLINE Vec row_maxima(const float* slots, int64_t num_slots) {
+  Vec rows[kLanes];
+  FUSED_UNROLL
+  for (int i = 0; i < kLanes; ++i) rows[i] = max(load(slots + i * 16), load(slots + kSumElements + i * 16));
+  for (int64_t slot = 1; slot < num_slots; ++slot) {
+    const float* s = slots + slot * kSlotFloats<Parts>;
+    FUSED_UNROLL
+    for (int i = 0; i < kLanes; ++i) rows[i] = max(load(s + i * 16), max(load(s + kSumElements + i * 16), rows[i]));
+  }
+  return reduce_each(rows, [](Vec a, Vec b) __attribute__((always_inline)) { return max(a, b); });
+}
+
+// Output tiles are [channel group][row group]: rows of one row group, times their factors.
+__attribute__((noinline)) static void rescale_rows(TileSoftmaxState& state, int group, const float* factors,
+                                                   float* output, int64_t channel_groups) {
+  for (int i = 0; i < kTileRows; ++i) {
+    if (factors[i] == 1.0f) continue;
+    const Vec factor = broadcast(factors[i]);
+    float* sum = state.sum[group * kTileRows + i];
+    store(sum, load(sum) * factor);
+    for (int64_t g = 0; g < channel_groups; ++g) {
+      float* o = output + (g * kRowGroups + group) * kSumElements + i * 16;
+      store(o, load(o) * factor);
+    }
+  }
+}
+
+// Raises the maxima of a row group where this block exceeds them by more than kSlack.
+template <int Parts>
+static void raise_row_maxima(const float* slots, int64_t num_slots, float factor, int group, TileSoftmaxState& state,
+                             float* output, int64_t channel_groups) {
+  const Vec block = row_maxima<Parts>(slots, num_slots) * factor;
+  const Vec before = load(state.maximum + group * kTileRows);
+  const IntVec higher = block > before + kSlack;
+  if (__builtin_expect(!any(higher), 1)) return;
+  alignas(64) float factors[kLanes];
+  store(factors, higher ? exp2(before - block) : broadcast(1.0f));
+  store(state.maximum + group * kTileRows, higher ? block : before);
+  rescale_rows(state, group, factors, output, channel_groups);
+}
+
+// One row of a slot: scores become parts of probabilities, in place; returns the sums.
+template <int Parts>
+FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum) {
+  constexpr int kDegree = kExpDegree<Parts>;
+  const Vec low = exp2<kDegree>(load(row) * factor - maximum);
+  const Vec high = exp2<kDegree>(load(row + kSumElements) * factor - maximum);
+  __m512i parts[Parts];
+  split_truncating<Parts>({(__m512)low, (__m512)high}, parts);
+  FUSED_UNROLL
+  for (int part = 0; part < Parts; ++part) _mm512_store_si512(row + part * kSumElements, parts[part]);
+  return low + high;
+}
