@@ -14,12 +14,13 @@ broadly); the others of the case go on.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from harness import allocator, cost
 from harness.attempts import attempt, failed_by
@@ -30,7 +31,7 @@ from harness.inputs import make_inputs
 from harness.interface import Implementation
 from harness.jobs import Job, RowMessage
 from harness.modes import ModeCall, make_call
-from harness.numerics import judge
+from harness.numerics import judge, make_reference
 from harness.registry import load_implementation
 from harness.rows import Row, Status
 from harness.settings import ImplementationSpec
@@ -63,9 +64,7 @@ def _set_up(job: Job, channel: Channel) -> Setting:
     _set_process(job.case)
     torch.set_grad_enabled(False)
     input_sets = tuple(make_inputs(job.case, index) for index in range(_num_input_sets(job)))
-    setting = Setting(job, input_sets, channel, started)
-    setting.reference(0)
-    return setting
+    return Setting(job, input_sets, make_reference(job.case, input_sets[0]), channel, started)
 
 
 def _set_process(case: Case) -> None:
@@ -112,8 +111,10 @@ def _admit(setting: Setting, index: int, row: Row) -> Entrant | None:
         implementation = load_implementation(setting.job.specs[index])
         calls, first_call_s, result = _first_call(setting, implementation)
         known[0] = _described(known[0], setting, implementation, first_call_s)
-        known[0] = _judged(known[0], setting, implementation, calls, result)
-        ready.append(Entrant(index, known[0], implementation, calls))
+        # a copy: an implementation may reuse the memory of what it returned
+        outputs = {n: o.detach().clone() for n, o in calls[0].named_outputs(result).items()}
+        known[0] = _judged(known[0], setting, implementation, calls, outputs)
+        ready.append(Entrant(index, known[0], implementation, calls, outputs))
 
     problem = attempt(step)
     restore_threads(setting.job.case)
@@ -129,15 +130,15 @@ def _judged(
     setting: Setting,
     implementation: Implementation,
     calls: Sequence[ModeCall],
-    first_result: Any,
+    outputs: Mapping[str, Tensor],
 ) -> Row:
     """The row with its errors, ``ok`` or ``incorrect``."""
-    case, reference = setting.job.case, setting.reference(0)
+    case, reference = setting.job.case, setting.reference
     contract = implementation.contract(case)
-    judgement = judge(reference, calls[0].named_outputs(first_result), contract)
+    judgement = judge(reference, outputs, contract)
     reasons = judgement.reasons
     if not reasons:
-        reasons = unmasked(case, calls, setting.input_sets[0], reference, contract)
+        reasons = unmasked(case, calls, setting.input_sets[0], reference, outputs, contract)
     status = Status.INCORRECT if reasons else Status.OK
     return replace(row, errors=judgement.errors, status=status, reasons=reasons)
 

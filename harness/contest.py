@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from harness.attempts import attempt, failed_by
 from harness.attention import Cache, Case
@@ -18,11 +19,12 @@ from harness.inputs import make_inputs
 from harness.interface import Implementation, Inputs
 from harness.jobs import Job, RowMessage
 from harness.modes import ModeCall, make_call
-from harness.numerics import Reference, judge, make_reference
+from harness.numerics import Reference
 from harness.plausibility import plausible
 from harness.rounds import MIN_ROUNDS, Contestant, RoundsResult, Timing, run_rounds
 from harness.rows import Row, Status, failed
 from harness.settings import MeasureSettings
+from harness.unmasking import faults_of_repeat
 from harness.worker import Channel
 
 SHADOW = "shadow of the baseline"
@@ -30,12 +32,20 @@ SHADOW = "shadow of the baseline"
 
 @dataclass(frozen=True)
 class Entrant:
-    """An implementation that is ready to be timed: its row so far and its calls by input set."""
+    """An implementation that is ready to be timed.
+
+    Args:
+        index: Its place in ``Job.specs``.
+        row: What is known so far.
+        calls: By input set.
+        judged: Outputs on the first input set that have been found right.
+    """
 
     index: int
     row: Row
     implementation: Implementation
     calls: tuple[ModeCall, ...]
+    judged: Mapping[str, Tensor]
 
     @property
     def name(self) -> str:
@@ -47,21 +57,15 @@ class Setting:
     """What all implementations of the case share.
 
     Args:
-        references: Float64 references by input set, made when they are first asked for.
+        reference: Exact results for the first input set.
         started: Reading of ``time.perf_counter`` at the start.
     """
 
     job: Job
     input_sets: tuple[Inputs, ...]
+    reference: Reference
     channel: Channel
     started: float
-    references: dict[int, Reference] = field(default_factory=dict)
-
-    def reference(self, input_set: int) -> Reference:
-        if input_set not in self.references:
-            inputs = self.input_sets[input_set]
-            self.references[input_set] = make_reference(self.job.case, inputs)
-        return self.references[input_set]
 
 
 def hold_contest(setting: Setting, entrants: Sequence[Entrant]) -> None:
@@ -180,13 +184,10 @@ def _timing_flags(timing: Timing) -> tuple[str, ...]:
 
 
 def _rechecked(setting: Setting, entrant: Entrant, timing: Timing, row: Row) -> Row:
-    """The row, ``incorrect`` when the last timed result is not right for its own inputs."""
-    assert timing.last is not None, "there has been at least one round"
-    input_set, result = timing.last
-    outputs = entrant.calls[input_set].named_outputs(result)
+    """The row, ``incorrect`` when the last timed result on the first input set is not right."""
+    outputs = entrant.calls[0].named_outputs(timing.last_on_first_set)
     contract = entrant.implementation.contract(setting.job.case)
-    reasons = judge(setting.reference(input_set), outputs, contract).reasons
+    reasons = faults_of_repeat(setting.reference, entrant.judged, outputs, contract)
     if not reasons:
         return row
-    where = f"last timed call (input set {input_set})"
-    return failed(row, Status.INCORRECT, *(f"{where}: {reason}" for reason in reasons))
+    return failed(row, Status.INCORRECT, *(f"last timed call: {reason}" for reason in reasons))

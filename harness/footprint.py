@@ -27,12 +27,13 @@ def measure_memory(job: Job, channel: Channel) -> None:
     torch.set_num_threads(job.case.threads)
     torch.set_grad_enabled(False)
     inputs = make_inputs(job.case, 0)
+    residual = calibrate_here(job.case.device)
     for index, spec in enumerate(job.specs):
         channel.enter(index)
         fields: dict[str, Any] = {}
 
         def step(spec: ImplementationSpec = spec, found: dict[str, Any] = fields) -> None:
-            found.update(_memory_fields(job, spec, inputs))
+            found.update(_memory_fields(job, spec, inputs, residual))
 
         problem = attempt(step)
         if problem is not None:
@@ -40,9 +41,19 @@ def measure_memory(job: Job, channel: Channel) -> None:
         channel.send(MemoryMessage(index, fields))
 
 
-def _memory_fields(job: Job, spec: ImplementationSpec, inputs: Inputs) -> dict[str, Any]:
+def calibrate_here(device: str) -> int | None:
+    """Error of the resident method in this process, bytes; None where it is not used."""
+    if device != "cpu" or memory.resident_method_problem() is not None:
+        return None
+    return memory.calibrate_resident_peak()
+
+
+def _memory_fields(
+    job: Job, spec: ImplementationSpec, inputs: Inputs, rss_residual_bytes: int | None
+) -> dict[str, Any]:
     call = make_call(load_implementation(spec), job.case, inputs)
-    peak = memory.measure_peak(call.run, job.case.device, job.measure.memory_repeats)
+    repeats = job.measure.memory_repeats
+    peak = memory.measure_peak(call.run, job.case.device, repeats, rss_residual_bytes)
     outputs = call.named_outputs(call.run())
     return {
         "peak_alloc_bytes": peak.alloc_bytes,

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,18 @@ class Peak:
     reserved_bytes: int | None = None
 
 
-def measure_peak(run: Callable[[], Any], device: str, repeats: int = 3) -> Peak:
-    """Peak memory of ``run``, after one call that sets up whatever it sets up once."""
+def measure_peak(
+    run: Callable[[], Any], device: str, repeats: int = 3, rss_residual_bytes: int | None = None
+) -> Peak:
+    """Peak memory of ``run``, after one call that sets up whatever it sets up once.
+
+    Args:
+        rss_residual_bytes: What ``calibrate_resident_peak`` found in this process, for the record.
+    """
     run()
-    return _cuda_peak(run, repeats) if device == "cuda" else _cpu_peak(run, repeats)
+    if device == "cuda":
+        return _cuda_peak(run, repeats)
+    return replace(_cpu_peak(run, repeats), rss_residual_bytes=rss_residual_bytes)
 
 
 def _cpu_peak(run: Callable[[], Any], repeats: int) -> Peak:
@@ -67,14 +75,12 @@ def _cpu_peak(run: Callable[[], Any], repeats: int) -> Peak:
     if problem is not None:
         method = f"allocator_events (rss_high_water: {problem})"
         return Peak(max(allocations), None, method, len(set(allocations)) == 1)
-    residual = calibrate_resident_peak()
     resident = sorted(resident_peak(run) for _ in range(repeats))
     return Peak(
         max(allocations),
         resident[len(resident) // 2],
         "allocator_events + rss_high_water",
         len(set(allocations)) == 1,
-        residual,
     )
 
 

@@ -59,7 +59,7 @@ class Timing:
     Args:
         call_s: Estimate of one call, from the warm-up.
         is_steady: Whether the warm-up ended in a steady state.
-        last: Input set and result of the last timed call.
+        last_on_first_set: Result of the last timed call on the first input set.
     """
 
     call_s: float
@@ -68,7 +68,7 @@ class Timing:
     burst_calls: int = 1
     times_s: list[tuple[float, ...]] = field(default_factory=list)
     orders: list[int] = field(default_factory=list)
-    last: tuple[int, Any] | None = None
+    last_on_first_set: Any = None
 
     def samples(self, calls_per_sample: int) -> Samples:
         return Samples(tuple(self.times_s), tuple(self.orders), calls_per_sample)
@@ -196,12 +196,14 @@ def _burst(
         enter(contestant.name)
         clock.sample(run, calls)
     times = []
+    if input_set == 0:
+        timing.last_on_first_set = None  # its memory is free again, as it was the round before
     for _ in range(timing.burst_calls):
         enter(contestant.name)
-        timing.last = None  # one result is alive at a time, as in use
         sample = clock.sample(run, calls)
         times.append(sample.time_s)
-        timing.last = (input_set, sample.result)
+    if input_set == 0:
+        timing.last_on_first_set = sample.result
     return tuple(times)
 
 

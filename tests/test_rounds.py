@@ -126,12 +126,16 @@ def test_short_calls_are_timed_several_at_a_time_the_same_for_all():
         assert set(c.clock.calls[-50:]) == {10}
 
 
-def test_every_input_set_takes_its_turn_and_the_last_result_is_kept_with_its_set():
-    _, result = race({"base": steady(1e-3), "b": steady(1e-3), "shadow": steady(1e-3)})
-    timing = result.timings["b"]
-    input_set, value = timing.last
-    assert value == ("b", input_set)
-    assert input_set == (len(timing.times_s) - 1) % 4
+def test_every_input_set_takes_its_turn_and_the_last_result_on_the_first_is_kept():
+    seen = []
+    runs = tuple((lambda i=i: seen.append(i) or ("b", i)) for i in range(4))
+    b = Contestant("b", runs, FakeClock(steady(1e-3)))
+    others = [contestant("base", steady(1e-3)), contestant("shadow", steady(1e-3))]
+    result = run_rounds(
+        [b, *others], "base", "shadow", QUICK, np.random.default_rng(0), RoundGuard()
+    )
+    assert set(seen) == {0, 1, 2, 3}
+    assert result.timings["b"].last_on_first_set == ("b", 0)
 
 
 def test_each_burst_follows_a_priming_call_that_is_not_kept():
