@@ -155,7 +155,8 @@ def forecast_rounds(effect: Effect, margin: float, alpha: float = ALPHA) -> int 
     distance = max(abs(effect.centre), abs(abs(effect.centre) - math.log1p(margin)))
     if not math.isfinite(half_width) or distance == 0:
         return None
-    return math.ceil(effect.num_rounds * max(1.0, (half_width / distance) ** 2))
+    needed = math.ceil(effect.num_rounds * (half_width / distance) ** 2)
+    return max(needed, effect.num_rounds + 1)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ import pandas as pd
 
 from harness.analysis.cells import KEY, cells_of
 from harness.analysis.compare import DEFAULT_MARGIN
-from harness.analysis.pairs import control_of_run
-from harness.dependence import Array
+from harness.analysis.pairs import control_of_run, log_times
 from harness.rows import Status
 from harness.statistics import (
     ALPHA,
@@ -159,20 +158,8 @@ def _processes(rows: pd.DataFrame) -> int:
 
 
 def _effects(old: pd.DataFrame, new: pd.DataFrame) -> dict[tuple[str, str], UnpairedEffect]:
-    before, after = _log_times(old), _log_times(new)
+    before, after = log_times(old), log_times(new)
     return {key: unpaired_effect(before[key], after[key]) for key in before if key in after}
-
-
-def _log_times(rows: pd.DataFrame) -> dict[tuple[str, str], list[Array]]:
-    """Logs of the rounds' minima ``[round]`` by process, for each cell whose passes are all ok."""
-    found: dict[tuple[str, str], list[Array]] = {}
-    for (key, name), group in rows.groupby(KEY):
-        if (group["status"] == Status.OK.value).all() and (group["num_rounds"] > 0).all():
-            found[(str(key), str(name))] = [
-                np.log(np.asarray([min(calls) for calls in times], float))
-                for times in group["times_s"]
-            ]
-    return found
 
 
 def _joined(old: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:

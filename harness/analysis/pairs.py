@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from harness.analysis.cells import worst_status
+from harness.analysis.cells import KEY, worst_status
 from harness.dependence import Array, is_dependent
 from harness.rows import Status
 from harness.statistics import Effect, effect_of, paired_differences
@@ -85,3 +86,15 @@ def control_of_run(rows: pd.DataFrame) -> Control:
             for times, shadow in zip(shadowed["times_s"], shadowed["shadow_times_s"], strict=True)
         ]
     )
+
+
+def log_times(rows: pd.DataFrame) -> dict[tuple[str, str], list[Array]]:
+    """Logs of the rounds' minima ``[round]`` by process, of cells whose passes are all ok."""
+    found: dict[tuple[str, str], list[Array]] = {}
+    for (key, name), group in rows.groupby(KEY):
+        if (group["status"] == Status.OK.value).all() and (group["num_rounds"] > 0).all():
+            found[(str(key), str(name))] = [
+                np.log(np.asarray([min(calls) for calls in times], float))
+                for times in group["times_s"]
+            ]
+    return found
