@@ -25,8 +25,8 @@ from torch import Tensor
 from harness import allocator, cost
 from harness.attempts import attempt, failed_by
 from harness.attention import Case, Mode
-from harness.clock import make_clock
 from harness.contest import Entrant, Setting, hold_contest, restore_threads
+from harness.device_clock import make_clock
 from harness.inputs import make_inputs
 from harness.interface import Implementation
 from harness.jobs import Job, RowMessage

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from harness.attention import Case, DType
-from harness.clock import make_clock
+from harness.device_clock import make_clock
 from harness.jobs import Ceilings
 from harness.tensors import torch_dtype
 from harness.worker import Channel

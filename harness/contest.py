@@ -12,8 +12,9 @@ from torch import Tensor
 
 from harness.attempts import attempt, failed_by
 from harness.attention import Cache, Case
-from harness.clock import make_clock
 from harness.cold_cache import make_flush
+from harness.cuda import ThrottleWatch, TorchDriver, host_call_s
+from harness.device_clock import make_clock
 from harness.guards import RoundGuard, make_canary
 from harness.inputs import make_inputs
 from harness.interface import Implementation, Inputs
@@ -125,6 +126,8 @@ def _rounds(setting: Setting, entrants: Sequence[Entrant], in_hand: list[str]) -
     ]
     rng = np.random.default_rng([case.seed, job.pass_index, int(case.key, 16) % 2**32])
     guard = RoundGuard(make_canary(case))
+    if case.device == "cuda":
+        guard.was_throttled = ThrottleWatch(TorchDriver()).round_was_throttled
     return run_rounds(contestants, original.name, SHADOW, _settings(job), rng, guard, enter)
 
 
@@ -149,6 +152,9 @@ def _finish(setting: Setting, entrant: Entrant, result: RoundsResult, baseline: 
     final = [_timed_row(setting, entrant, result, is_baseline=entrant.name == baseline)]
 
     def step() -> None:
+        if setting.job.case.device == "cuda":
+            host_s = host_call_s(entrant.calls[0].run, TorchDriver())
+            final[0] = replace(final[0], host_call_s=host_s)
         final[0] = plausible(_rechecked(setting, entrant, timing, final[0]))
 
     problem = attempt(step)

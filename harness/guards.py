@@ -27,6 +27,8 @@ NOISY_SHARE = 0.2
 _SWITCHES_PER_S = 40.0
 _STEAL_SHARE = 0.02
 _FOREIGN_CORES = 0.25
+_MAX_DROPPED = 20
+_PAUSE_S = 0.5
 _PROC_STAT = Path("/proc/stat")
 
 
@@ -45,9 +47,12 @@ class RoundGuard:
 
     Args:
         canary: Fixed work of about a millisecond, timed at the start of each round; None for none.
+        was_throttled: Asked after each round whether the device ran on lowered clocks.
     """
 
     canary: Callable[[], Any] | None = None
+    was_throttled: Callable[[], bool] = lambda: False
+    num_dropped: int = 0
     canary_times_s: list[float] = field(default_factory=list)
     switches_per_s: list[float] = field(default_factory=list)
     steal_share: list[float] = field(default_factory=list)
@@ -72,6 +77,20 @@ class RoundGuard:
         if end.steal_s is not None and start.steal_s is not None:
             self.steal_share.append((end.steal_s - start.steal_s) / wall_s)
         self._latest = end
+
+    def must_drop_round(self) -> bool:
+        """Whether the round that just ended has to be made again: throttled, and retries are left.
+
+        Dropped on the device's own evidence, never for a value; its figures here go with it.
+        """
+        if self.num_dropped >= _MAX_DROPPED or not self.was_throttled():
+            return False
+        self.num_dropped += 1
+        for figures in (self.canary_times_s, self.switches_per_s, self.steal_share):
+            if figures:
+                figures.pop()
+        time.sleep(_PAUSE_S)
+        return True
 
     def flagged_rounds(self) -> dict[str, tuple[int, ...]]:
         """Indices of the flagged rounds, by guard; guards without findings are left out."""
@@ -102,6 +121,8 @@ class RoundGuard:
         flagged = {index for indices in self.flagged_rounds().values() for index in indices}
         if rounds and len(flagged) > NOISY_SHARE * rounds:
             found.append(f"noise: {len(flagged)} of {rounds} rounds flagged")
+        if self.num_dropped:
+            found.append(f"throttled: {self.num_dropped} rounds made again after lowered clocks")
         foreign = self.foreign_cores()
         if foreign is not None and foreign > _FOREIGN_CORES:
             found.append(f"foreign_load: {foreign:.2f} cores used by other processes")

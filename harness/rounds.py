@@ -117,6 +117,11 @@ def run_rounds(
     stop_reason = ""
     while not stop_reason:
         _one_round(contestants, timings, calls, rng, guard, enter)
+        if guard.must_drop_round():
+            for timing in timings.values():
+                timing.times_s.pop()
+                timing.orders.pop()
+            continue
         elapsed = time.perf_counter() - started
         stop_reason = _stop_reason(timings, baseline, shadow, settings, elapsed)
     return RoundsResult(timings, calls, stop_reason, guard)

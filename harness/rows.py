@@ -63,6 +63,7 @@ class Row:
         is_baseline: Whether the others of this process are compared with this one.
         shadow: The baseline's samples under its second name; on the baseline's row only.
         first_call_s: The first call, with lazy set-up and compilation.
+        host_call_s: CUDA only: from the host's call to the device's end, launches included.
         warmup_s: Time spent warming up after it.
         peak_alloc_bytes: Peak of allocator bytes in one call, above what was there before it.
         peak_rss_bytes: The same by resident memory.
@@ -101,6 +102,7 @@ class Row:
     samples: Samples = Samples()
     shadow: Samples = Samples()
     first_call_s: float | None = None
+    host_call_s: float | None = None
     warmup_s: float | None = None
     peak_alloc_bytes: int | None = None
     peak_rss_bytes: int | None = None

@@ -3,7 +3,8 @@
 import threading
 import time
 
-from harness.clock import CpuClock, CudaClock, make_clock
+from harness.clock import CpuClock
+from harness.device_clock import make_clock
 
 
 class Background:
@@ -38,39 +39,3 @@ def test_the_last_result_is_returned():
 def test_emptying_the_caches_is_not_counted():
     clock = make_clock("cpu", before=lambda: time.sleep(0.05))
     assert clock.sample(lambda: time.sleep(0.001), 1).time_s < 0.02
-
-
-class FakeEvent:
-    """A CUDA event on a fake stream whose time advances by what is done between records."""
-
-    now_ms = 0.0
-
-    def record(self):
-        self.at_ms = FakeEvent.now_ms
-
-    def synchronize(self):
-        pass
-
-    def elapsed_time(self, end):
-        return end.at_ms - self.at_ms
-
-
-def advance(ms):
-    FakeEvent.now_ms += ms
-
-
-def test_cuda_counts_between_the_events_only():
-    flushed = []
-
-    def flush():
-        advance(50.0)
-        flushed.append(True)
-
-    clock = CudaClock(before=flush, make_event=FakeEvent)
-    assert clock.sample(lambda: advance(1.0), 4).time_s == 1e-3
-    assert flushed == [True]
-
-
-def test_a_device_has_its_clock():
-    assert isinstance(make_clock("cuda"), CudaClock)
-    assert isinstance(make_clock("cpu"), CpuClock)

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from harness import rounds
+from harness import guards, rounds
 from harness.clock import Sample
 from harness.guards import RoundGuard
 from harness.rounds import (
@@ -182,3 +182,23 @@ def test_a_sample_lasts_at_least_200_us(quickest_s, calls):
 @pytest.mark.parametrize(("sample_s", "length"), [(1e-3, 6), (12e-3, 4), (20e-3, 3), (60e-3, 1)])
 def test_a_burst_has_three_to_six_samples_and_one_of_a_long_call(sample_s, length):
     assert burst_length(sample_s, MeasureSettings()) == length
+
+
+def test_a_throttled_round_is_made_again_and_said(monkeypatch):
+    monkeypatch.setattr(guards.time, "sleep", lambda s: None)
+    answers = iter([True, False, True])
+    guard = RoundGuard(was_throttled=lambda: next(answers, False))
+    contestants = [contestant(name, steady(1e-3)) for name in ("base", "b", "shadow")]
+    result = run_rounds(contestants, "base", "shadow", QUICK, np.random.default_rng(0), guard)
+    assert {len(t.times_s) for t in result.timings.values()} == {rounds.LOOKS[0]}
+    assert len(guard.switches_per_s) == rounds.LOOKS[0]
+    assert any(flag.startswith("throttled: 2 rounds") for flag in guard.flags())
+
+
+def test_throttling_without_end_does_not_keep_the_rounds_from_ending(monkeypatch):
+    monkeypatch.setattr(guards.time, "sleep", lambda s: None)
+    guard = RoundGuard(was_throttled=lambda: True)
+    contestants = [contestant(name, steady(1e-3)) for name in ("base", "b", "shadow")]
+    result = run_rounds(contestants, "base", "shadow", QUICK, np.random.default_rng(0), guard)
+    assert result.stop_reason == "precision"
+    assert guard.num_dropped == 20
