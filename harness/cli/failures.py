@@ -38,11 +38,20 @@ def _explain_hydra(error: BaseException) -> str | None:
     return _explain_omegaconf(error) if isinstance(error, OmegaConfBaseException) else None
 
 
+# Launchers come from packages of their own, and presets of conf/hydra/launcher build on them.
+_EXTRAS = {"submitit": "slurm", "ray": "ray"}
+
+
 def _explain_missing(error: Any) -> str:
+    message = _one_line(error)
+    launcher = re.search(r"'hydra/launcher/((submitit|ray)\w*)'", message.rpartition(":")[2])
+    if launcher is not None:
+        extra = _EXTRAS[launcher[2]]
+        return f"hydra/launcher: {launcher[1]} is not installed: pip install 'mha-bench[{extra}]'"
     group, slash, option = (error.missing_cfg_file or "").rpartition("/")
     if slash and error.options:
         return str(unknown_name(group, f"an option of {group}", option, error.options))
-    return _one_line(error)
+    return message
 
 
 def _explain_omegaconf(error: Any) -> str:
