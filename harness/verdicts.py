@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from harness.dependence import Array
+from harness.dependence import MIN_ROUNDS, Array
 from harness.statistics import (
     ALPHA,
     Effect,
@@ -189,11 +189,19 @@ class Control:
         return max(wanted, 2 * (self.noise_floor if self.trusted else self.largest))
 
 
-def control_of(shadows: Sequence[Array], alpha: float = ALPHA) -> Control:
-    """The control of a run from the shadow differences ``[round]`` of each case and pass."""
-    measured = [d for d in shadows if len(d)]
+def control_of(
+    shadows: Sequence[Array], quiet: Sequence[Array] | None = None, alpha: float = ALPHA
+) -> Control:
+    """The control of a run from the shadow differences ``[round]`` of each case and pass.
+
+    Args:
+        shadows: All of them; those of too few rounds for an interval don't count.
+        quiet: Those that the noise floor is taken from; all when left out or empty.
+    """
+    measured = [d for d in shadows if len(d) >= MIN_ROUNDS]
+    calm = [d for d in (quiet or ()) if len(d) >= MIN_ROUNDS] or measured
     rejected = [d for d in measured if not order_statistic_interval(d, alpha).contains(0.0)]
-    effects = [abs(float(np.median(d))) for d in measured]
+    effects = [abs(float(np.median(d))) for d in calm]
     floor = float(np.quantile(effects, NOISE_FLOOR_QUANTILE)) if effects else 0.0
     return Control(
         num_comparisons=len(measured),

@@ -139,7 +139,7 @@ def _case_comparisons(pairs: CasePairs, reference: str, margin: float) -> list[C
     for name in pairs.implementations:
         effect = pairs.effect(name, reference, math.log1p(margin)) if name != reference else None
         if effect is not None:
-            evidence = evidence_of(effect, margin)
+            evidence = evidence_of(effect, pairs.margin(margin))
             found.append(Comparison(pairs, name, reference, effect, evidence))
     return found
 
@@ -165,11 +165,13 @@ def corrected_verdicts(
 def guarded(comparison: Comparison, verdict: Verdict, control: Control) -> tuple[Verdict, str]:
     """What the guards leave of a verdict, and why."""
     pairs = comparison.pairs
-    if pairs.noisy:
-        return Verdict.INCONCLUSIVE, pairs.noisy
+    if pairs.implausible & {comparison.implementation, comparison.against}:
+        return Verdict.UNTRUSTED, "quicker than this machine's measured ceiling"
     if pairs.is_dependent(comparison.implementation, comparison.against):
         return Verdict.INCONCLUSIVE, "dependent: rounds follow each other too closely"
     sure = (Verdict.FASTER, Verdict.SLOWER, Verdict.INCONCLUSIVE)
+    if pairs.noisy and verdict not in (Verdict.FASTER, Verdict.SLOWER):
+        return Verdict.INCONCLUSIVE, pairs.noisy
     if not control.trusted and verdict not in sure:
         return Verdict.UNTRUSTED, "the run's own control failed"
     return verdict, ""
@@ -183,7 +185,8 @@ def _line(
     verdict = verdict_of(effect.centre, evidence, alpha)
     verdict, why = guarded(comparison, verdict, control)
     unsure = verdict is Verdict.INCONCLUSIVE
-    needed = forecast_rounds(effect, control.margin(margin), alpha) if unsure else None
+    wide = comparison.pairs.margin(control.margin(margin))
+    needed = forecast_rounds(effect, wide, alpha) if unsure else None
     if unsure and not why:
         why = f"about {needed} rounds would tell" if needed else "too few rounds"
     return {

@@ -18,10 +18,10 @@ def is_absent(value: object) -> bool:
 
 
 def decimals_for(half_width: float) -> int:
-    """Decimals at which the half-width of an interval still shows as one digit or more."""
+    """Decimals of which the last still means something: its unit is at most half the half-width."""
     if not math.isfinite(half_width) or half_width <= 0:
         return 2
-    return min(4, max(0, -math.floor(math.log10(half_width) + 1e-9)))
+    return min(4, max(0, -math.floor(math.log10(half_width / 2) + 1e-9)))
 
 
 def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:

@@ -137,8 +137,14 @@ def _choice_line(
 
 
 def best_text(winner: Mapping[Any, Any]) -> str:
-    """The best set in words: ``flash = sdpa``, or ``flash ? sdpa`` where it is not resolved."""
-    return (" = " if winner["state"] == "tie" else " ? ").join(winner["best"]) or "none"
+    """The best set in words: ``flash = sdpa``, or ``flash ? sdpa`` where it is not resolved.
+
+    Sets of more than three are cut: ``flash ? sdpa ? 3 more``.
+    """
+    names = list(winner["best"])
+    if len(names) > 3:
+        names = [*names[:2], f"{len(names) - 2} more"]
+    return (" = " if winner["state"] == "tie" else " ? ").join(names) or "none"
 
 
 def ratio_text(comparison: Mapping[str, Any] | pd.Series[Any]) -> str:

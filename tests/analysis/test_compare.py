@@ -100,15 +100,47 @@ def _slowed(row: Row, factor: float) -> Row:
     return replace(row, samples=replace(row.samples, times_s=times))
 
 
-def test_a_noisy_case_is_inconclusive_and_says_why() -> None:
+def test_a_noisy_case_calls_only_large_differences_and_says_why() -> None:
     rows = [
         replace(row, flags=("noise: 12 of 30 rounds flagged",)) if row.case == CASES[0] else row
-        for row in draw_rows(CASES, truth_of(base=1.0, fast=0.5))
+        for row in draw_rows(CASES, truth_of(base=1.0, fast=0.5, near=0.93, same=1.0))
     ]
-    found = compare(to_frame(rows)).set_index("case_key")
-    assert found.loc[CASES[0].key, "verdict"] == "inconclusive"
-    assert "noise" in str(found.loc[CASES[0].key, "why"])
-    assert found.loc[CASES[1].key, "verdict"] == "faster"
+    found = compare(to_frame(rows)).set_index(["case_key", "implementation"])
+    noisy, quiet = found.loc[CASES[0].key], found.loc[CASES[1].key]
+    assert noisy["verdict"].to_dict() == {
+        "fast": "faster", "near": "inconclusive", "same": "inconclusive"}  # fmt: skip
+    assert noisy["why"].str.startswith("noise").to_dict() == {
+        "fast": False, "near": True, "same": True}  # fmt: skip
+    assert quiet["verdict"].to_dict() == {
+        "fast": "faster", "near": "faster", "same": "equivalent"}  # fmt: skip
+
+
+def test_what_beats_the_ceiling_of_the_machine_is_not_trusted() -> None:
+    rows = [
+        replace(row, flags=("above_ceiling: 1.7 of the rate",)) if row.implementation == "cheat"
+        else row
+        for row in draw_rows(CASES, truth_of(base=1.0, cheat=0.01))
+    ]  # fmt: skip
+    assert set(compare(to_frame(rows))["verdict"]) == {"untrusted"}
+    loaded = [
+        replace(row, flags=(*row.flags, "foreign_load: 1.2 cores")) if row.flags else row
+        for row in rows
+    ]
+    assert set(compare(to_frame(loaded))["verdict"]) == {"faster"}
+
+
+def test_the_noise_floor_is_that_of_the_quiet_cases() -> None:
+    rows = draw_rows(CASES, truth_of(base=1.0, fast=0.5))
+    quiet = control_of_run(to_frame(rows)).noise_floor
+    wild = [
+        replace(with_shadow_shifted([row], 1.5)[0], flags=("noise: 9 of 30 rounds flagged",))
+        if row.case == CASES[0]
+        else row
+        for row in rows
+    ]
+    control = control_of_run(to_frame(wild))
+    assert control.noise_floor < 2 * quiet
+    assert control.num_rejected >= 3
 
 
 def test_rounds_that_follow_each_other_closely_are_inconclusive() -> None:
