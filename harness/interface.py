@@ -29,6 +29,7 @@ from torch import Tensor
 
 from harness.attention import AttentionConfig, Case, DType, Mask, Mode, Scope
 from harness.errors import InvalidValueError, PluginError, UnsupportedCaseError
+from harness.operators import operators_run
 from harness.tensors import (
     AttentionInputs,
     Inputs,
@@ -69,6 +70,7 @@ __all__ = [
     "dense_keep",
     "expand_grouped_heads",
     "is_plain_causal",
+    "operators_run",
     "torch_dtype",
 ]
 

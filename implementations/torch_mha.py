@@ -6,11 +6,10 @@ Shapes: B batch_size, H num_heads, L seq_len, S kv_seq_len, E hidden_size.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.interface import (
     ALL_MASK_FEATURES,
@@ -28,6 +27,7 @@ from harness.interface import (
     dense_bias,
     dense_keep,
     is_plain_causal,
+    operators_run,
 )
 
 
@@ -74,12 +74,12 @@ class TorchMha(AttentionImplementation):
         return layer
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
-        """The attention operator that a call under torch's dispatcher runs into."""
+        """The attention operator that a call runs."""
         call = self.prepare(case, inputs)
-        seen = _Seen()  # type: ignore[no-untyped-call]
-        with torch.set_grad_enabled(case.mode.is_training), seen:
-            call()
-        return f"torch_mha:{seen.attention or 'composite'}"
+        with torch.set_grad_enabled(case.mode.is_training):
+            names = operators_run(call, case.device)
+        ran = next((name for name in names if "attention" in name and "::_" in name), "composite")
+        return f"torch_mha:{ran}"
 
 
 class _Masks(NamedTuple):
@@ -139,15 +139,3 @@ def _replace(module: nn.Module, name: str, tensor: Tensor) -> None:
     """Put a plain tensor where the module has a parameter."""
     del module._parameters[name]
     setattr(module, name, tensor)
-
-
-class _Seen(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Remembers the first operator with attention in its name that torch dispatches."""
-
-    attention: str | None = None
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.name().removeprefix("aten::")
-        if self.attention is None and "attention" in name:
-            self.attention = name
-        return func(*args, **(kwargs or {}))

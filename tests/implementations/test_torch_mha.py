@@ -20,8 +20,8 @@ from harness.interface import (
 from implementations.torch_mha import TorchMha
 from tests.implementations.exact import case_of, exact_attention, mask_tensors, random_inputs
 
-FAST = "torch_mha:_native_multi_head_attention"
-SDPA = "torch_mha:_scaled_dot_product_flash_attention_for_cpu"
+FAST = "torch_mha:aten::_native_multi_head_attention"
+SDPA = "torch_mha:aten::_scaled_dot_product_flash_attention_for_cpu"
 
 
 def layer_case(mask: str = "none", mode: str = "forward", **axes: object) -> Case:
