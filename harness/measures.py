@@ -162,7 +162,7 @@ def _worst_part(
         return {}
     over = tuple(axis for axis in range(error.dim()) if axis not in axes)
     sizes = ratio(error.square().sum(over), exact.square().sum(over)).sqrt()
-    worst = torch.unravel_index(sizes.argmax(), sizes.shape)
+    worst = np.unravel_index(int(sizes.argmax()), tuple(sizes.shape))
     index = {expected.axes[axis]: int(i) for axis, i in zip(axes, worst, strict=True)}
     if expected.rows is not None and "query" in index:
         index["query"] = int(expected.rows[index["query"]])
