@@ -5,21 +5,23 @@ Shapes: B batch_size, H num_heads, G num_kv_heads, n wanted rows, S kv_seq_len, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
 from harness.attention import DType
-from harness.gradient_rounding import gradient_magnitudes
+from harness.gradient_rounding import gradient_parts
 from harness.interface import Contract
 from harness.reference import Exact, empty_exact, fill_exact
 from harness.rounding import (
     OperandErrors,
+    Parts,
     RowTerms,
     Units,
+    bound_of,
     eta,
-    forward_magnitudes,
+    forward_parts,
     gradient_coefficient,
     units,
 )
@@ -28,7 +30,7 @@ from harness.score_blocks import Block, Problem, blocks
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """Parts of the bound ``coefficient * scaled + fixed``: each ``[2, *shape of the result]``."""
+    """``Parts`` of the bound of each result, stacked: ``[3, *shape of the result]``."""
 
     o: Tensor
     dq: Tensor
@@ -70,14 +72,17 @@ class AttentionPass:
 
     def bound(self, name: str, contract: Contract) -> Tensor:
         """Largest allowed error of ``o``, ``dq``, ``dk`` or ``dv``, element by element."""
+        parts = Parts(*getattr(self.magnitudes, name))
+        terms: Tensor | int = self.rows.attended[..., None]
         if name == "o":
-            coefficient = self.output_coefficient(contract)
-        elif name == "dq":
+            return bound_of(parts, self.output_coefficient(contract), terms, self.units)
+        if name == "dq":
             coefficient = self.dq_coefficient(contract)
         else:
-            coefficient = self.key_coefficient(contract)
-        parts: Tensor = getattr(self.magnitudes, name)
-        return coefficient * parts[0] + parts[1]
+            coefficient, terms = self.key_coefficient(contract), self.seq_len
+        group_size = self.rows.attended.shape[1] // self.magnitudes.dk.shape[2]
+        parts = replace(parts, underflow=parts.underflow + 3 + group_size)
+        return bound_of(parts, coefficient, terms, self.units)
 
 
 def wide_dtype(dtype: DType) -> torch.dtype:
@@ -106,7 +111,7 @@ def run_attention_pass(
     wide = wide_dtype(dtype)
     magnitudes = Magnitudes(
         *(
-            torch.zeros((2, *(r.shape if r is not None else (0, 0, 0, 0))), dtype=wide)
+            torch.zeros((3, *(r.shape if r is not None else (0, 0, 0, 0))), dtype=wide)
             for r in (exact.o, exact.dq, exact.dk, exact.dv)
         )
     )
@@ -126,20 +131,25 @@ def _enter(
     wide: torch.dtype,
 ) -> None:
     at = (block.batch, block.head, block.span)
-    forward = forward_magnitudes(block, scale, done.units, wide, errors)
-    done.magnitudes.o[(slice(None), *at)] = torch.stack((forward.scaled, forward.fixed))
+    parts, rows = forward_parts(block, scale, wide, errors)
+    _store(done.magnitudes.o, at, parts)
     for f in fields(RowTerms):
-        getattr(done.rows, f.name)[at] = getattr(forward.rows, f.name)
+        getattr(done.rows, f.name)[at] = getattr(rows, f.name)
     of_block = None
     if d_output is not None:
         of_block = d_output[block.batch, block.head, block.rows].double()
     inner = fill_exact(done.exact, block, scale, of_block)
     if inner is not None and of_block is not None:
-        block_output = done.exact.o[at]
-        shares = gradient_magnitudes(
-            block, inner, forward, of_block, block_output, scale, done.units, errors
+        shares = gradient_parts(
+            block, inner, parts.scaled, of_block, done.exact.o[at], scale, done.units, errors
         )
-        kv = (slice(None), block.batch, block.kv_head)
-        done.magnitudes.dq[(slice(None), *at)] = torch.stack(shares.dq)
-        done.magnitudes.dk[kv] += torch.stack(shares.dk)
-        done.magnitudes.dv[kv] += torch.stack(shares.dv)
+        kv = (block.batch, block.kv_head)
+        _store(done.magnitudes.dq, at, shares.dq)
+        _store(done.magnitudes.dk, kv, shares.dk)
+        _store(done.magnitudes.dv, kv, shares.dv)
+
+
+def _store(magnitudes: Tensor, at: tuple[int | slice, ...], parts: Parts) -> None:
+    """Adds, since keys collect from all blocks; each query's place is still zero."""
+    for target, f in zip(magnitudes, fields(Parts), strict=True):
+        target[at] += getattr(parts, f.name)

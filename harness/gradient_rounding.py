@@ -12,63 +12,66 @@ import torch
 from torch import Tensor
 
 from harness.reference import Backward
-from harness.rounding import SIGMAS, Forward, OperandErrors, Units
+from harness.rounding import SIGMAS, OperandErrors, Parts, Units
 from harness.score_blocks import Block
 
 
 @dataclass(frozen=True)
-class GradientMagnitudes:
-    """A block's share in the bounds ``coefficient * scaled + fixed``; those of dk and dv add up.
+class GradientParts:
+    """A block's share in the bounds of its gradients; those of dk and dv add up over blocks.
 
     Args:
-        dq: ``[R, D]``, scaled and fixed.
-        dk: ``[S, D]``, scaled and fixed.
-        dv: ``[S, D]``, scaled and fixed.
+        dq: ``[R, D]`` each.
+        dk: ``[S, D]`` each.
+        dv: ``[S, D]`` each.
     """
 
-    dq: tuple[Tensor, Tensor]
-    dk: tuple[Tensor, Tensor]
-    dv: tuple[Tensor, Tensor]
+    dq: Parts
+    dk: Parts
+    dv: Parts
 
 
-def gradient_magnitudes(
+def gradient_parts(
     block: Block,
     inner: Backward,
-    forward: Forward,
+    pv: Tensor,
     d_output: Tensor,
     block_output: Tensor,
     scale: float,
     u: Units,
     errors: OperandErrors | None,
-) -> GradientMagnitudes:
-    """Magnitudes of one block from its gradients; d_output and block_output are ``[R, D]``."""
-    wide = forward.scaled.dtype
+) -> GradientParts:
+    """Magnitudes of one block's gradients; pv (P|V|), d_output, block_output are ``[R, D]``."""
+    wide = pv.dtype
     probabilities = block.probabilities.to(wide)
     d_output, block_output = d_output.to(wide), block_output.to(wide)
-    terms = _score_gradient_terms(inner, probabilities, d_output, block_output, forward.scaled)
+    terms = _score_gradient_terms(inner, probabilities, d_output, block_output, pv)
     scaled = probabilities * terms
     fixed = probabilities * _product_rounding(block, d_output, block_output, u, errors)
-    fixed += u.tau * (1 + terms)
-    if block.keep is not None:
-        fixed.masked_fill_(~block.keep, 0.0)
-    q, k = block.q.to(wide).abs(), block.k.to(wide).abs()
+    underflow = 1 + terms
+    if block.keep is not None:  # a NaN in the row must not enter absent pairs
+        for part in (scaled, fixed, underflow):
+            part.masked_fill_(~block.keep, 0.0)
     size = abs(scale)
-    dq = size * (scaled @ k), size * (fixed @ k) + u.tau
-    dk = size * (scaled.T @ q), size * (fixed.T @ q) + u.tau
-    dv = probabilities.T @ d_output.abs(), u.tau * (1 + d_output.abs().sum(dim=0)).expand_as(k)
-    if errors is None:
-        return GradientMagnitudes(dq, dk, dv)
-    return _with_operands(GradientMagnitudes(dq, dk, dv), block, inner, size, errors)
+    q, k, d_size = block.q.to(wide).abs(), block.k.to(wide).abs(), d_output.abs()
+    of_scores = (size * scaled, size * fixed, max(1.0, size) * underflow)
+    dq = Parts(*(part @ k for part in of_scores))
+    dk = Parts(*(part.T @ q for part in of_scores))
+    dv_scaled = probabilities.T @ d_size
+    dv = Parts(dv_scaled, torch.zeros_like(dv_scaled), d_size.sum(dim=0).expand_as(dv_scaled))
+    if errors is not None:
+        _add_operand_errors(dq, dk, dv, block, inner, size, errors)
+    return GradientParts(dq, dk, dv)
 
 
 def _score_gradient_terms(
-    inner: Backward, probabilities: Tensor, d_output: Tensor, block_output: Tensor, scaled: Tensor
+    inner: Backward, probabilities: Tensor, d_output: Tensor, block_output: Tensor, pv: Tensor
 ) -> Tensor:
     """M ``[R, S]``: what dP - delta is made of, in absolute terms."""
-    d_probabilities = inner.d_probabilities.to(scaled.dtype).abs()
+    d_probabilities = inner.d_probabilities.to(pv.dtype).abs()
     delta = (probabilities * d_probabilities).sum(dim=-1)
     delta += (d_output * block_output).abs().sum(dim=-1)
-    delta += (d_output * scaled).square().sum(dim=-1).sqrt()
+    delta += (d_output * pv).square().sum(dim=-1).sqrt()
     return d_probabilities + delta[:, None]
 
 
@@ -89,20 +92,20 @@ def _product_rounding(
     return inside + SIGMAS * (of_products + of_delta)
 
 
-def _with_operands(
-    magnitudes: GradientMagnitudes,
+def _add_operand_errors(
+    dq: Parts,
+    dk: Parts,
+    dv: Parts,
     block: Block,
     inner: Backward,
     size: float,
     errors: OperandErrors,
-) -> GradientMagnitudes:
-    """Adds the errors of q, k and d_output where they stand as factors."""
-    (dq, dq_fixed), (dk, dk_fixed), (dv, dv_fixed) = magnitudes.dq, magnitudes.dk, magnitudes.dv
-    wide = dq.dtype
+) -> None:
+    """Adds the errors of q, k and d_output where they stand as factors, in place."""
+    wide = dq.fixed.dtype
     d_scores = inner.d_scores.abs().to(wide)
     at, kv = (block.batch, block.head, block.rows), (block.batch, block.kv_head)
-    dq_fixed = dq_fixed + size * (d_scores @ errors.k[kv].to(wide))
-    dk_fixed = dk_fixed + size * (d_scores.T @ errors.q[at].to(wide))
+    dq.fixed.add_(d_scores @ errors.k[kv].to(wide), alpha=size)
+    dk.fixed.add_(d_scores.T @ errors.q[at].to(wide), alpha=size)
     if errors.d_output is not None:
-        dv_fixed = dv_fixed + block.probabilities.T.to(wide) @ errors.d_output[at].to(wide)
-    return GradientMagnitudes((dq, dq_fixed), (dk, dk_fixed), (dv, dv_fixed))
+        dv.fixed.add_(block.probabilities.T.to(wide) @ errors.d_output[at].to(wide))

@@ -39,19 +39,19 @@ class Product:
     Args:
         value: Float64.
         rounding: The part of the bound that the operand's error has no part in.
+        underflow: What results too small for the dtype add to it.
     """
 
     value: Tensor
     rounding: Tensor
+    underflow: float
     step: Bilinear
     exact_operand: Tensor
 
-    def bound(self, operand_error: Tensor | None = None) -> Tensor:
-        """Largest allowed error, given that of the inexact operand."""
-        if operand_error is None:
-            return self.rounding
-        carried = self.step(operand_error.square(), self.exact_operand.square())
-        return self.rounding + SIGMAS * carried.sqrt()
+    def bound(self, operand_error: Tensor) -> Tensor:
+        """Largest allowed error in float64, given that of the inexact operand."""
+        carried = self.step(operand_error.to(self.rounding).square(), self.exact_operand.square())
+        return (self.rounding + SIGMAS * carried.sqrt()).double() + self.underflow
 
     def scaled(self, operand_scaled: Tensor) -> Tensor:
         """What relative errors are measured against: the sum of absolute terms."""
@@ -75,7 +75,8 @@ def _product(
     rounding = roundings * u.result * size + accumulated + u.tau
     if roundings > 1:  # parts are rounded before they are added
         rounding += roundings * u.result * squares
-    return Product(value, rounding, step, exact_operand)
+    underflow = u.tau + u.flush * (1 + count)
+    return Product(value, rounding * u.share, underflow, step, exact_operand)
 
 
 @dataclass(frozen=True)

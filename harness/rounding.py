@@ -6,11 +6,14 @@ accumulation (float32, or float64 for float64)::
     A_i = max_j scale * sum_c |q_ic| |k_jc|      s_i = max_j |s_ij|      over the n_i attended keys
     fused:         eta_i = 2 (sqrt(D) u32 A_i + 2 u32 s_i) + (sqrt(n_i) + 4) u32 (+ 2 u if low)
     materialised:  eta_i = 2 (sqrt(D) u32 A_i + 2 u s_i) + (sqrt(n_i) + 4) u32 + 3 u
-    pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|)
+    pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|) + flush (1 + n_i)
 
 The square roots are the probabilistic form of sums of D or n_i roundings. tau is half the smallest
-positive number of the dtype: probabilities and results may underflow. A bias adds to s_i what it
-adds to the scores before they cancel: s_i = max_j (|scale q k_j| + |bias_ij|).
+positive number of the dtype: probabilities and results may underflow. flush is the smallest normal
+number of float32, bfloat16 and float64, 1e-38 or less: hardware may take every product below it for
+zero, as bfloat16 tile units always do. A bias adds to s_i what it adds to the scores before they
+cancel: s_i = max_j (|scale q k_j| + |bias_ij|). For float64 the whole bound is doubled, since the
+oracle rounds as much as what it judges.
 
 Gradients, with P the probabilities, dP = dO V^T, M_ij = |dP_ij| + sum_j P_ij |dP_ij| + sum_c |dO O|
 + sqrt(sum_c dO^2 (P|V|)^2), and |dS| := P M, the sum of the absolute terms of dS (dS itself cancels
@@ -18,10 +21,13 @@ to nothing where values are constant)::
 
     c_i = 2 eta_i                                             float32, float64
     c_i = 8 u + 2 (the score term of eta_i) + (sqrt(n_i) + 4) u32     low precision
-    W   = P X + tau (1 + M),  X_ij = 2 sqrt(D) u32 |dO_i| |V_j|   (rounding of the products dP)
+    W   = P X,  X_ij = 2 sqrt(D) u32 |dO_i| |V_j|   (rounding of the products dP)
     dq:  scale (c_i |dS| |K| + W |K|)
-    dk:  scale (c |dS|^T |Q| + W^T |Q|)      dv:  c P^T |dO| + tau sum_i |dO_i|
+    dk:  scale (c |dS|^T |Q| + W^T |Q|)      dv:  c P^T |dO|
     with c = max_i c_i + (sqrt(L) + 4) u32 in a head: these sum over rows
+    underflow: tau (r + T |K|), tau (r + T^T |Q|), tau (r + sum_i |dO_i|), flush (1 + n) each;
+    T = max(1, scale) (1 + M), for scores' gradients may be stored before or after the scale;
+    r = 3 + H / G, for a result is rounded before and after the scale, and once more per head
 
 Scope layer feeds operands that are already rounded (``OperandErrors``): their error in the scores,
 B_i = 4 scale max_j sqrt(sum_c (dq_ic^2 k_jc^2 + q_ic^2 dk_jc^2)), adds 2 B_i to eta_i and 4 B_i to
@@ -48,12 +54,23 @@ SIGMAS = 4.0
 
 @dataclass(frozen=True)
 class Units:
-    """The roundings of one dtype: u of results, u of accumulation, and the underflow tau."""
+    """The roundings of one dtype.
+
+    Args:
+        result: u of results.
+        accumulate: u of the sums inside.
+        tau: Half the smallest positive number.
+        flush: What hardware may take for zero; 0 where it does not.
+        is_low: Whether sums are kept in a wider dtype than results.
+        share: 1, or 2 where the oracle's own error is as large.
+    """
 
     result: float
     accumulate: float
     tau: float
+    flush: float
     is_low: bool
+    share: float
 
 
 def units(dtype: DType) -> Units:
@@ -63,8 +80,10 @@ def units(dtype: DType) -> Units:
         DType.FLOAT16: 2.0**-25,
         DType.FLOAT64: 2.0**-1074,  # its half is no number
     }[dtype]
+    flush = {DType.FLOAT16: 0.0, DType.FLOAT64: 2.0**-1022}.get(dtype, 2.0**-126)
     u = dtype.unit_roundoff
-    return Units(u, min(u, 2.0**-24), tau, dtype in (DType.FLOAT16, DType.BFLOAT16))
+    is_low = dtype in (DType.FLOAT16, DType.BFLOAT16)
+    return Units(u, min(u, 2.0**-24), tau, flush, is_low, 2.0 if dtype is DType.FLOAT64 else 1.0)
 
 
 @dataclass(frozen=True)
@@ -124,30 +143,39 @@ def _sum_term(rows: RowTerms, u: Units) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Forward:
-    """Magnitudes of a block's output.
+class Parts:
+    """Magnitudes of one result: ``coefficient * scaled + fixed + tau * underflow`` bounds its
+    error.
 
-    Args:
-        scaled: ``[R, D]``, P|V|.
-        fixed: ``[R, D]``, the part of the bound that eta does not multiply.
+    Underflow stands apart because tau is no float32 number.
     """
 
     scaled: Tensor
     fixed: Tensor
-    rows: RowTerms
+    underflow: Tensor
 
 
-def forward_magnitudes(
-    block: Block, scale: float, u: Units, wide: torch.dtype, errors: OperandErrors | None
-) -> Forward:
-    """Magnitudes of one block, in ``wide``: float32 suffices except for float64 itself."""
+def bound_of(parts: Parts, coefficient: Tensor, terms: Tensor | int, u: Units) -> Tensor:
+    """The bound in float64; ``terms`` is how many products each element sums."""
+    rounded = (coefficient * parts.scaled + parts.fixed).double() * u.share
+    return rounded + u.tau * parts.underflow.double() + u.flush * (1 + terms)
+
+
+def forward_parts(
+    block: Block, scale: float, wide: torch.dtype, errors: OperandErrors | None
+) -> tuple[Parts, RowTerms]:
+    """Magnitudes of one block's output ``[R, D]`` and of its rows, in ``wide``: float32 suffices
+    except for float64 itself.
+    """
     probabilities, values = block.probabilities.to(wide), block.v.to(wide).abs()
     attended = None if block.keep is None else block.keep.to(wide)
     value_sum = values.sum(dim=0) if attended is None else attended @ values
-    fixed = u.tau * (1 + value_sum.expand(len(block.rows), -1))
+    scaled = probabilities @ values
+    fixed = torch.zeros_like(scaled)
     if errors is not None:
-        fixed = fixed + probabilities @ errors.v[block.batch, block.kv_head].to(wide)
-    return Forward(probabilities @ values, fixed, _row_terms(block, scale, wide, errors))
+        fixed += probabilities @ errors.v[block.batch, block.kv_head].to(wide)
+    parts = Parts(scaled, fixed, 1 + value_sum.expand_as(scaled))
+    return parts, _row_terms(block, scale, wide, errors)
 
 
 def _row_terms(
