@@ -118,6 +118,18 @@ def list_(config_dir: _ConfigDir = None) -> None:
     listing.show([config_dir] if config_dir else [])
 
 
+@app.command("selfcheck")
+def selfcheck(
+    full: Annotated[
+        bool, typer.Option("--full", help="With the sample sizes that prove the figures: a night.")
+    ] = False,
+) -> None:
+    """Prove the harness's own accuracy on this machine; exit code 1 when a check fails."""
+    from harness.cli import proofs
+
+    raise typer.Exit(int(not proofs.selfcheck(full=full)))
+
+
 def main() -> None:
     """Entry point of the console script; wrong input ends with one line and exit code 2."""
     try:
