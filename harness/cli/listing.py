@@ -2,99 +2,117 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
-from harness.attention import Case, DType
+from harness.attention import Case, DType, Scope
 from harness.axes import DEVICES
-from harness.cells import Claims, ask_claims
+from harness.cli.abilities import Abilities
 from harness.cli.groups import IMPLEMENTATION, conf_dir, first_comment, group_options
 from harness.distributions import DISTRIBUTIONS
 from harness.registry import installed_plugins
 from harness.settings import ImplementationSpec
-from harness.worker import ForkServer
 
-# A shape that every kernel can do if it can do anything.
-_EASY = {"hidden_size": 512, "num_heads": 8, "seq_len": 128}
+_SHAPE = ("hidden_size", "num_heads", "num_kv_heads", "head_dim")
 
 
 def show(more_dirs: Sequence[Path] = ()) -> None:
     """Print implementations with what they can do on this machine, sweeps, models and inputs."""
     console = Console()
     specs = tuple(known_implementations(more_dirs))
-    cases = {(d, t): _case(d, t) for d in DEVICES for t in DType}
-    claims = ask_claims(ForkServer(), specs, tuple(cases.values()))
-    console.print(_implementations(specs, cases, claims))
-    console.print(_group("sweep", more_dirs))
-    console.print(_group("model", more_dirs))
-    console.print(_group("measure", more_dirs))
-    inputs = _table("inputs", "where the numbers come from")
-    for name, meaning in DISTRIBUTIONS.items():
-        inputs.add_row(name, escape(meaning))
-    console.print(inputs)
+    answers = Abilities.asked(specs)
+    _show(console, _implementations(answers, more_dirs))
+    for device in DEVICES:
+        for reason in answers.reasons_of_all(device):
+            console.print(Text(f"{device}: {reason}", style="dim"))
+    _show(console, _comments("sweep", more_dirs))
+    _show(console, _comments("measure", more_dirs))
+    _show(console, _models(more_dirs))
+    _show(console, _inputs())
 
 
 def known_implementations(more_dirs: Sequence[Path] = ()) -> Iterator[ImplementationSpec]:
     """Every implementation that a sweep can name, with its options' defaults."""
     plugins = {plugin.name: plugin for plugin in installed_plugins()}
     for name in group_options(IMPLEMENTATION, more_dirs):
-        files = [folder / IMPLEMENTATION / f"{name}.yaml" for folder in (*more_dirs, conf_dir())]
-        found = next((path for path in files if path.exists()), None)
-        yield plugins[name] if found is None else _read_spec(name, found)
+        entry = _read(IMPLEMENTATION, name, more_dirs)
+        if entry is None:
+            yield plugins[name]
+        else:
+            target, options = str(entry.get("target", "")), entry.get("options") or {}
+            yield ImplementationSpec(name, target, options)
 
 
-def _read_spec(name: str, path: Path) -> ImplementationSpec:
-    entry = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(entry, dict)
-    return ImplementationSpec(name, str(entry.get("target", "")), entry.get("options") or {})
+def _read(group: str, option: str, more_dirs: Sequence[Path]) -> Mapping[str, Any] | None:
+    """What an option's file says; None where there is no file."""
+    paths = [folder / group / f"{option}.yaml" for folder in (*more_dirs, conf_dir())]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        return None
+    entry: Any = OmegaConf.to_container(OmegaConf.load(path))
+    return entry if isinstance(entry, dict) else {}
 
 
-def _case(device: str, dtype: DType) -> Case:
-    return Case.from_dict({**_EASY, "dtype": dtype.value, "device": device})
-
-
-def _implementations(
-    specs: Sequence[ImplementationSpec], cases: dict[tuple[str, DType], Case], claims: Claims
-) -> Table:
-    table = _table("implementation", *DEVICES)
-    for spec in specs:
-        problem = claims.problems.get(spec.name)
-        cells = [
-            _ability(spec.name, {t: cases[device, t] for t in DType}, claims)
-            if problem is None
-            else f"[red]{escape(problem[1])}[/]"
-            for device in DEVICES
-        ]
-        table.add_row(spec.name, *cells)
+def _implementations(answers: Abilities, more_dirs: Sequence[Path]) -> Table:
+    table = _table("implementation=", "runs here", "")
+    unable = []
+    for spec in answers.specs:
+        able = {device: answers.able(spec.name, device) for device in DEVICES}
+        here = "; ".join(f"{device}: {_ability(cases)}" for device, cases in able.items() if cases)
+        if here:
+            about = Text(first_comment(IMPLEMENTATION, spec.name, more_dirs))
+            table.add_row(spec.name, here, about)
+        else:
+            unable.append(spec.name)
+    for name in unable:
+        reasons = Text("; ".join(answers.why_not(name)), style="dim")
+        table.add_row(Text(name, style="dim"), Text("no", style="dim"), reasons)
     return table
 
 
-def _ability(name: str, cases: dict[DType, Case], claims: Claims) -> str:
-    """The dtypes that an implementation can do on a device, or why it can do none."""
-    reasons = {t: claims.unsupported.get((name, case.key), ()) for t, case in cases.items()}
-    able = [t.value for t, said in reasons.items() if not said]
-    if able:
-        return ", ".join(able)
-    shared = set.intersection(*(set(said) for said in reasons.values()))
-    first = next(iter(reasons.values()))
-    said = [reason for reason in first if reason in shared] or list(first)
-    return f"[dim]{escape('; '.join(said))}[/]"
+def _ability(cases: Sequence[Case]) -> str:
+    """Dtypes, and the scope where only one can be done."""
+    dtypes = {case.config.dtype.value: None for case in cases}
+    scopes = {case.scope.value: None for case in cases}
+    said = "every dtype" if len(dtypes) == len(DType) else ", ".join(dtypes)
+    return said if len(scopes) == len(Scope) else f"{said} (scope {', '.join(scopes)})"
 
 
-def _group(group: str, more_dirs: Sequence[Path]) -> Table:
-    table = _table(group, f"{group}=NAME")
+def _comments(group: str, more_dirs: Sequence[Path]) -> Table:
+    table = _table(f"{group}=", "")
     for option in group_options(group, more_dirs):
-        table.add_row(option, escape(first_comment(group, option, more_dirs)))
+        table.add_row(option, Text(first_comment(group, option, more_dirs)))
+    return table
+
+
+def _models(more_dirs: Sequence[Path]) -> Table:
+    table = _table("model=", *_SHAPE)
+    for option in group_options("model", more_dirs):
+        shape = _read("model", option, more_dirs) or {}
+        table.add_row(option, *(str(shape.get(axis, "")) for axis in _SHAPE))
+    return table
+
+
+def _inputs() -> Table:
+    table = _table("inputs=", "")
+    for name, meaning in DISTRIBUTIONS.items():
+        table.add_row(name, Text(meaning))
     return table
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, title_justify="left", padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
-        table.add_column(column, no_wrap=index == 0, header_style="bold", overflow="fold")
+        table.add_column(column, no_wrap=index == 0, overflow="fold")
     return table
+
+
+def _show(console: Console, table: Table) -> None:
+    console.print()
+    console.print(table)
