@@ -76,6 +76,8 @@ def _product(
     if roundings > 1:  # parts are rounded before they are added
         rounding += roundings * u.result * squares
     underflow = u.tau + u.flush * (1 + count)
+    if wide is torch.float32:  # squares of errors below 1e-19 are lost
+        underflow += math.sqrt(count) * 2.0**-60
     return Product(value, rounding * u.share, underflow, step, exact_operand)
 
 
