@@ -38,7 +38,7 @@ class Effort:
     loaded_comparisons: int
 
 
-QUICK = Effort(comparisons=100, simulations=400, loaded_comparisons=40)
+QUICK = Effort(comparisons=200, simulations=400, loaded_comparisons=40)
 FULL = Effort(comparisons=400, simulations=4000, loaded_comparisons=400)
 
 Check = Callable[[Effort], list[Outcome]]
