@@ -8,10 +8,8 @@ from __future__ import annotations
 import traceback
 from typing import Any
 
-import torch
-
 from harness.attempts import attempt, status_and_reason
-from harness.attention import Case
+from harness.interface import missing_device
 from harness.jobs import ReasonsJob, ReasonsMessage
 from harness.registry import load_implementation
 from harness.settings import ImplementationSpec
@@ -27,9 +25,9 @@ def find_reasons(job: ReasonsJob, channel: Channel) -> None:
         def step(spec: ImplementationSpec = spec, found: dict[str, Any] = found) -> None:
             implementation = load_implementation(spec)
             for case in job.cases:
-                reasons = (*device_reasons(case), *implementation.unsupported_reasons(case))
-                if reasons:
-                    found[case.key] = tuple(reasons)
+                said = (*missing_device(case.device), *implementation.unsupported_reasons(case))
+                if said:
+                    found[case.key] = tuple(dict.fromkeys(said))
 
         problem = attempt(step)
         if problem is None:
@@ -38,12 +36,3 @@ def find_reasons(job: ReasonsJob, channel: Channel) -> None:
             log = "".join(traceback.format_exception(problem))
             status, reason = status_and_reason(problem)
             channel.send(ReasonsMessage(index, {}, reason, status, log))
-
-
-def device_reasons(case: Case) -> tuple[str, ...]:
-    """Why the case's device can't be used on this machine; empty: it can."""
-    if case.device == "cuda" and not torch.cuda.is_available():
-        return (
-            f"device=cuda (this machine has no CUDA device that torch {torch.__version__} sees)",
-        )
-    return ()

@@ -70,6 +70,7 @@ __all__ = [
     "dense_keep",
     "expand_grouped_heads",
     "is_plain_causal",
+    "missing_device",
     "operators_run",
     "torch_dtype",
 ]
@@ -248,3 +249,12 @@ def _unless_declared(argument: str, value: str, able: frozenset[str]) -> Iterabl
 def expand_grouped_heads(x: Tensor, group_size: int) -> Tensor:
     """``[B, G, S, D]`` to ``[B, G * group_size, S, D]``: head i is a copy of i // group_size."""
     return x.repeat_interleave(group_size, dim=1)
+
+
+def missing_device(device: str) -> tuple[str, ...]:
+    """Why a device can't be used on this machine; empty: it can."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return (
+            f"device=cuda (this machine has no CUDA device that torch {torch.__version__} sees)",
+        )
+    return ()

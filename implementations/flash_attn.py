@@ -25,6 +25,7 @@ from harness.interface import (
     Inputs,
     InvalidValueError,
     MaskTensors,
+    missing_device,
     torch_dtype,
 )
 
@@ -154,8 +155,8 @@ def _function(package: _Package) -> Callable[..., Any]:
 @cache
 def _failures(generation: int, dtype: DType, head_dim: int) -> tuple[str, ...]:
     """Why the package does not run here, found by one real call on a few tokens."""
-    if not torch.cuda.is_available():
-        return (f"device=cuda (torch {torch.__version__} sees no CUDA device)",)
+    if missing := missing_device("cuda"):
+        return missing
     package = _PACKAGES[generation]
     try:
         x = torch.zeros(1, 16, 1, head_dim, dtype=torch_dtype(dtype), device="cuda")

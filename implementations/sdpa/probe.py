@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend
 
-from harness.interface import Case, DType, is_plain_causal, torch_dtype
+from harness.interface import Case, DType, is_plain_causal, missing_device, torch_dtype
 from implementations.sdpa.backends import Only, short_name
 
 
@@ -59,8 +59,8 @@ def missing_kernel(kind: Kind) -> tuple[str, ...]:
 
     Leaves the random generators as they were.
     """
-    if kind.device == "cuda" and not torch.cuda.is_available():
-        return (f"device=cuda (torch {torch.__version__} sees no CUDA device)",)
+    if missing := missing_device(kind.device):
+        return missing
     devices = [torch.cuda.current_device()] if kind.device == "cuda" else []
     with warnings.catch_warnings(record=True) as said, torch.random.fork_rng(devices):
         warnings.simplefilter("always")

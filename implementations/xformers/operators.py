@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.interface import Case, torch_dtype
+from harness.interface import Case, missing_device, torch_dtype
 from implementations.xformers.bias import positional_bias, takes_densely
 
 # SDPA backends whose kernel an operator calls when its name ends in -pt.
@@ -71,9 +71,7 @@ def library_failures(device: str) -> tuple[str, ...]:
         return ()
     from xformers import _cpp_lib
 
-    reasons = []
-    if not torch.cuda.is_available():
-        reasons.append(f"device=cuda (torch {torch.__version__} sees no CUDA device)")
+    reasons = [*missing_device(device)]
     failure = _cpp_lib._cpp_library_load_exception
     if failure is not None:
         built_for = " ".join(str(failure).split("\n  Please reinstall")[0].split())

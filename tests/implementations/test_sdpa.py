@@ -69,7 +69,7 @@ def test_a_backend_without_a_cpu_kernel_is_unsupported_though_its_flag_reads_tru
 @pytest.mark.parametrize("implementation", [SdpaMath(), SdpaFlash(), SdpaEfficient(), SdpaCudnn()])
 def test_without_a_card_the_reason_is_the_missing_device(implementation: Sdpa) -> None:
     (reason,) = implementation.unsupported_reasons(on_cuda(case_of()))
-    assert reason.startswith("device=cuda (torch ")
+    assert reason.startswith("device=cuda (this machine")
 
 
 def test_a_missing_kernel_is_told_with_the_case_and_torch_s_words() -> None:
