@@ -51,18 +51,30 @@ def calibrate_here(device: str) -> int | None:
 def _memory_fields(
     job: Job, spec: ImplementationSpec, inputs: Inputs, rss_residual_bytes: int | None
 ) -> dict[str, Any]:
-    call = make_call(load_implementation(spec), job.case, inputs)
+    implementation = load_implementation(spec)
+    call = make_call(implementation, job.case, inputs)
     repeats = job.measure.memory_repeats
     peak = memory.measure_peak(call.run, job.case.device, repeats, rss_residual_bytes)
     outputs = call.named_outputs(call.run())
+    output_bytes = sum(t.numel() * t.element_size() for t in outputs.values())
     return {
         "peak_alloc_bytes": peak.alloc_bytes,
         "peak_rss_bytes": peak.rss_bytes,
         "memory_method": peak.method,
-        "output_bytes": sum(t.numel() * t.element_size() for t in outputs.values()),
+        "output_bytes": output_bytes,
+        "expected_alloc_bytes": implementation.expected_alloc_bytes(job.case),
         "memory_details": {
+            "saved_bytes": _above(peak.live_bytes, output_bytes),
+            "workspace_bytes": _above(peak.alloc_bytes, peak.live_bytes),
             "repeats_agree": peak.repeats_agree,
             "rss_residual_bytes": peak.rss_residual_bytes,
             "reserved_bytes": peak.reserved_bytes,
+            "requested_bytes": peak.requested_bytes,
+            "device_bytes": peak.device_bytes,
         },
     }
+
+
+def _above(whole: int | None, part: int | None) -> int | None:
+    """What of the whole is beyond the part; None where one is unknown."""
+    return None if whole is None or part is None else max(0, whole - part)

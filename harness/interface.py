@@ -128,6 +128,10 @@ class Implementation(Protocol):
         """By which rounding contract the output is to be judged."""
         ...
 
+    def expected_alloc_bytes(self, case: Case) -> int | None:
+        """Peak of one call by arithmetic, output included; None where nobody has worked it out."""
+        ...
+
 
 class AttentionImplementation(ABC):
     """Base of implementations that compute attention itself: they get their layer for free.
@@ -168,6 +172,9 @@ class AttentionImplementation(ABC):
 
     def contract(self, case: Case) -> Contract:
         return Contract.FUSED
+
+    def expected_alloc_bytes(self, case: Case) -> int | None:
+        return None
 
     def notes(self, case: Case) -> tuple[str, ...]:
         if case.config.group_size > 1 and not self.native_grouped_heads:

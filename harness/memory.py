@@ -40,19 +40,26 @@ class Peak:
 
     Args:
         alloc_bytes: By the device's allocator, output included.
+        live_bytes: Of those, still there when the call has returned: the output, and what is saved
+            for the backward pass.
         rss_bytes: By resident memory of the process, output included; CPU only.
         method: Names of the methods, and why one is missing.
         repeats_agree: Whether the repeats gave one allocator peak.
         rss_residual_bytes: Error of the resident method on a known block of 64 MiB.
         reserved_bytes: CUDA only: what the caching allocator took from the device.
+        requested_bytes: CUDA only: what was asked of it, before rounding up.
+        device_bytes: CUDA only: what the device had less when the call had returned.
     """
 
     alloc_bytes: int | None
     rss_bytes: int | None
     method: str
+    live_bytes: int | None = None
     repeats_agree: bool = True
     rss_residual_bytes: int | None = None
     reserved_bytes: int | None = None
+    requested_bytes: int | None = None
+    device_bytes: int | None = None
 
 
 def measure_peak(
@@ -70,33 +77,44 @@ def measure_peak(
 
 
 def _cpu_peak(run: Callable[[], Any], repeats: int) -> Peak:
-    allocations = [peak_of_allocator_events(run) for _ in range(repeats)]
+    events = [allocator_events(run) for _ in range(repeats)]
+    live = events[-1].live_bytes
+    allocations = [recorded.peak_bytes for recorded in events]
+    agree = len(set(allocations)) == 1
     problem = resident_method_problem()
     if problem is not None:
         method = f"allocator_events (rss_high_water: {problem})"
-        return Peak(max(allocations), None, method, len(set(allocations)) == 1)
+        return Peak(max(allocations), None, method, live, agree)
     resident = sorted(resident_peak(run) for _ in range(repeats))
     return Peak(
         max(allocations),
         resident[len(resident) // 2],
         "allocator_events + rss_high_water",
-        len(set(allocations)) == 1,
+        live,
+        agree,
     )
 
 
-def peak_of_allocator_events(run: Callable[[], Any]) -> int:
-    """Highest sum of torch's CPU allocations less releases during one call, in bytes."""
+@dataclass(frozen=True)
+class AllocatorEvents:
+    """Bytes by torch's CPU allocator during one call: the highest sum, and the last."""
+
+    peak_bytes: int
+    live_bytes: int
+
+
+def allocator_events(run: Callable[[], Any]) -> AllocatorEvents:
+    """Cumulate torch's CPU allocations less releases over one call, its result kept alive."""
     gc.collect()
     with profile(profile_memory=True, use_kineto=True) as recorded:
         result = run()
     del result
-    events = recorded.kineto_results.events()
     current = peak = 0
-    for event in events:
+    for event in recorded.kineto_results.events():
         if event.name() == "[memory]" and event.device_type() == DeviceType.CPU:
             current += event.nbytes()
             peak = max(peak, current)
-    return peak
+    return AllocatorEvents(peak, current)
 
 
 def resident_method_problem() -> str | None:
@@ -142,21 +160,32 @@ def _cuda_peak(run: Callable[[], Any], repeats: int) -> Peak:
         max(allocated),
         None,
         "cuda_allocator",
+        readings[-1][2],
         len(allocated) == 1,
         reserved_bytes=max(reading[1] for reading in readings),
+        requested_bytes=max(reading[3] for reading in readings),
+        device_bytes=max(reading[4] for reading in readings),
     )
 
 
-def _one_cuda_peak(run: Callable[[], Any]) -> tuple[int, int]:
+def _one_cuda_peak(run: Callable[[], Any]) -> tuple[int, int, int, int, int]:
+    """Above the state before: allocated, reserved, still live, requested, and the device's own."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    allocated, reserved = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    before, free_before = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
     result = run()
     torch.cuda.synchronize()
-    peak = (
-        torch.cuda.max_memory_allocated() - allocated,
-        torch.cuda.max_memory_reserved() - reserved,
-    )
+    after, free_after = torch.cuda.memory_stats(), torch.cuda.mem_get_info()[0]
     del result
-    return peak
+
+    def grown(name: str, figure: str) -> int:
+        return int(after[f"{name}.all.{figure}"] - before[f"{name}.all.current"])
+
+    return (
+        grown("allocated_bytes", "peak"),
+        grown("reserved_bytes", "peak"),
+        grown("allocated_bytes", "current"),
+        grown("requested_bytes", "peak"),
+        free_before - free_after,
+    )

@@ -19,6 +19,8 @@ from harness.interface import (
     Case,
     Contract,
     MaskTensors,
+    Mode,
+    Scope,
     dense_keep,
 )
 
@@ -47,6 +49,14 @@ class Naive(AttentionImplementation):
 
     def contract(self, case: Case) -> Contract:
         return Contract.MATERIALISED
+
+    def expected_alloc_bytes(self, case: Case) -> int | None:
+        """Scores and probabilities side by side, then the output; forward attention only."""
+        if case.mode is not Mode.FORWARD or case.scope is not Scope.ATTENTION:
+            return None
+        c = case.config
+        rows = c.batch_size * c.num_heads * c.seq_len
+        return rows * (2 * c.kv_seq_len + c.head_dim) * c.dtype.itemsize_bytes
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         scale, dropout_p = case.config.scale, case.config.dropout_p

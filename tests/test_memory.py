@@ -14,7 +14,7 @@ MIB = 2**20
 
 @pytest.mark.parametrize("mib", [1, 4, 16, 64, 256])
 def test_the_allocator_method_is_exact(mib):
-    assert memory.peak_of_allocator_events(lambda: torch.ones(mib * MIB // 4)) == mib * MIB
+    assert memory.allocator_events(lambda: torch.ones(mib * MIB // 4)).peak_bytes == mib * MIB
 
 
 def test_a_block_that_is_freed_before_the_next_does_not_add_up():
@@ -22,7 +22,7 @@ def test_a_block_that_is_freed_before_the_next_does_not_add_up():
         torch.ones(8 * MIB // 4)
         return torch.ones(4 * MIB // 4)
 
-    assert memory.peak_of_allocator_events(alloc_free_alloc) == 8 * MIB
+    assert memory.allocator_events(alloc_free_alloc).peak_bytes == 8 * MIB
 
 
 def test_blocks_alive_together_add_up():
@@ -30,12 +30,12 @@ def test_blocks_alive_together_add_up():
         outer = torch.ones(8 * MIB // 4)
         return outer, torch.ones(4 * MIB // 4)
 
-    assert memory.peak_of_allocator_events(nested) == 12 * MIB
+    assert memory.allocator_events(nested).peak_bytes == 12 * MIB
 
 
 def test_scratch_inside_a_kernel_is_seen():
     scores = torch.randn(512, 2048)
-    peak = memory.peak_of_allocator_events(lambda: torch.softmax(scores.half(), -1).sum())
+    peak = memory.allocator_events(lambda: torch.softmax(scores.half(), -1).sum()).peak_bytes
     assert peak >= 2 * scores.numel() * 2
 
 
@@ -72,3 +72,15 @@ def test_repeats_that_differ_are_reported():
     sizes = iter(range(1, 100))
     peak = memory.measure_peak(lambda: torch.ones(next(sizes) * MIB // 4), "cpu")
     assert not peak.repeats_agree
+
+
+def test_what_a_call_saves_for_the_backward_pass_is_told_from_its_workspace():
+    x = torch.ones(MIB // 4, requires_grad=True)
+
+    def run():
+        torch.ones(8 * MIB // 4)  # workspace
+        return x.exp()  # saves its output
+
+    events = memory.allocator_events(run)
+    assert events.peak_bytes == 8 * MIB
+    assert events.live_bytes == MIB

@@ -9,6 +9,7 @@ import json
 import pytest
 
 from harness.rows import Status
+from harness.settings import ImplementationSpec
 from harness.store import create_run, read_rows
 from tests.pipeline import Watching, a_case, fake, sweep
 
@@ -135,8 +136,6 @@ def test_peak_memory_is_what_the_call_takes(tmp_path):
 
 @pytest.mark.parametrize("order", [(200, 100), (100, 200)])
 def test_a_peak_does_not_remember_the_implementation_before_it(tmp_path, order):
-    from harness.settings import ImplementationSpec
-
     specs = [
         ImplementationSpec(f"mib{mib}", "tests.fakes:AllocatesBytes", {"mib": mib}) for mib in order
     ]
@@ -195,3 +194,21 @@ def test_a_row_knows_how_to_repeat_itself(tmp_path):
     row = sweep(tmp_path, [fake("Right")])["Right", 33, 0]
     assert row.repro.startswith("mha-bench sweep ")
     assert "seq_len=33" in row.repro
+
+
+def test_naive_attention_takes_two_score_matrices_and_the_output(tmp_path):
+    naive = ImplementationSpec("naive", "implementations.naive:Naive")
+    case = a_case(512, hidden_size=64, num_heads=2, batch_size=1)
+    row = sweep(tmp_path, [naive], [case])["naive", 512, 0]
+    assert row.expected_alloc_bytes == (2 * 2 * 512 * 512 + 512 * 64) * 4
+    assert row.peak_alloc_bytes == row.expected_alloc_bytes
+    assert row.output_bytes == 512 * 64 * 4
+    assert row.memory_details["saved_bytes"] == 0
+
+
+def test_training_saves_what_the_backward_pass_needs(tmp_path):
+    naive = ImplementationSpec("naive", "implementations.naive:Naive")
+    case = a_case(512, hidden_size=64, num_heads=2, batch_size=1, mode="forward_train")
+    row = sweep(tmp_path, [naive], [case])["naive", 512, 0]
+    scores = 2 * 512 * 512 * 4
+    assert scores <= row.memory_details["saved_bytes"] < 1.2 * scores

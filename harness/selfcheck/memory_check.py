@@ -27,7 +27,7 @@ def send_outcomes(payload: object, channel: Channel) -> None:
     allocator.set_for_resident_memory()
     torch.ones(64 * _MIB)  # starts the threads, whose stacks are not the blocks'
     for name, expected, run in _blocks():
-        found = memory.peak_of_allocator_events(run)
+        found = memory.allocator_events(run).peak_bytes
         figure = f"{found - expected:+d} bytes"
         passed = found == expected
         channel.send(Outcome(f"memory, {name}, allocator", figure, "exact", passed))
