@@ -133,6 +133,17 @@ def test_a_folder_of_the_user_adds_implementations_sweeps_and_models(tmp_path):
     assert "mine" in [spec.name for spec in every]
 
 
+def test_an_installed_plug_in_is_chosen_like_any_other(tmp_path, monkeypatch):
+    info = tmp_path / "their_kernels-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their_kernels\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[mha_bench.implementations]\ntheirs = their:Kernel\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "theirs" in group_options("implementation")
+    config = configured("implementation=naive,theirs")
+    assert config.implementations[1] == ImplementationSpec("theirs", "their:Kernel", {})
+
+
 def test_durations_and_sizes_have_units():
     config = configured("budget=2m", "memory_limit=8GiB")
     assert (config.budget_s, config.memory_limit_bytes) == (120.0, 8 * 2**30)
