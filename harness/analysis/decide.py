@@ -99,7 +99,7 @@ def decide(
     measured = _cells(cells, allowed, pairs, weights, rule_axis)
     fixed = fixed_choices(measured)
     return Decision(
-        best=_best_of(fixed),
+        best=_best_of(fixed, margin),
         cells=_cell_table(cells, kept, weights, margin),
         fixed=tuple(fixed),
         rule=best_rule(measured, rule_axis),
@@ -208,15 +208,18 @@ def _paired_times(pairs: CasePairs, seconds: Mapping[str, float]) -> dict[str, f
     return times
 
 
-def _best_of(fixed: Sequence[Regret]) -> tuple[str, ...]:
-    """Fixed choices with the best coverage whose cost can't be told from the cheapest."""
+def _best_of(fixed: Sequence[Regret], margin: float) -> tuple[str, ...]:
+    """Fixed choices with the best coverage that cost no more than the cheapest: by less than the
+    margin for sure, or not told apart.
+    """
     if not fixed:
         return ()
     first = fixed[0]
     return tuple(
         regret.policy
         for regret in fixed
-        if abs(regret.uncovered - first.uncovered) < 1e-9 and regret.low <= first.high
+        if abs(regret.uncovered - first.uncovered) < 1e-9
+        and (regret.low <= first.high or regret.high <= first.low + margin)
     )
 
 

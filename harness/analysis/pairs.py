@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from harness.analysis.cells import KEY, worst_status
 from harness.dependence import Array, is_dependent
 from harness.rows import Status
 from harness.statistics import (
@@ -80,35 +81,64 @@ class CasePairs:
         return any(is_dependent(d) for d in self.differences(implementation, reference))
 
 
+class _Line(NamedTuple):
+    """What pairing needs of a row; plain Python, for pandas is slow on many small groups."""
+
+    case_key: str
+    implementation: str
+    status: str
+    process: str
+    is_baseline: bool
+    flags: str
+    times_s: Times
+    shadow_times_s: Times
+
+
+def _lines_by_case(rows: pd.DataFrame) -> dict[str, list[_Line]]:
+    found: dict[str, list[_Line]] = {}
+    for line in map(_Line._make, zip(*(rows[name] for name in _Line._fields), strict=True)):
+        found.setdefault(line.case_key, []).append(line)
+    return dict(sorted(found.items()))
+
+
 def pairs_by_case(rows: pd.DataFrame) -> dict[str, CasePairs]:
     """The comparable samples of every case, cases without any included."""
-    return {str(key): _pairs(str(key), group) for key, group in rows.groupby("case_key", sort=True)}
+    return {key: _pairs(key, lines) for key, lines in _lines_by_case(rows).items()}
 
 
-def _pairs(case_key: str, rows: pd.DataFrame) -> CasePairs:
-    statuses = rows.groupby("implementation")["status"].agg(worst_status)
-    usable = rows[rows["implementation"].isin(statuses.index[statuses == Status.OK.value])]
+def _pairs(case_key: str, lines: Sequence[_Line]) -> CasePairs:
+    failed = {line.implementation for line in lines if line.status != Status.OK}
+    usable = [line for line in lines if line.implementation not in failed and line.times_s]
     by_process: dict[str, dict[str, Times]] = {}
-    for process, name, times in zip(
-        usable["process"], usable["implementation"], usable["times_s"], strict=True
-    ):
-        if times:
-            by_process.setdefault(process, {})[name] = times
-    baselines = usable.loc[usable["is_baseline"].astype(bool), "implementation"]
-    baseline = str(baselines.mode().iloc[0]) if len(baselines) else None
-    shadows, implausible = tuple(_shadows(usable)), _implausible(usable)
-    return CasePairs(case_key, baseline, by_process, _noise(usable), shadows, implausible)
+    for line in usable:
+        by_process.setdefault(line.process, {})[line.implementation] = line.times_s
+    baselines = Counter(line.implementation for line in usable if line.is_baseline)
+    most = max(baselines.values(), default=0)
+    return CasePairs(
+        case_key=case_key,
+        baseline=min((name for name, n in baselines.items() if n == most), default=None),
+        by_process=by_process,
+        noisy=next((f for f in sorted(_flags(usable)) if f.startswith(NOISE_FLAG)), ""),
+        shadows=tuple(_shadows(usable)),
+        implausible=frozenset(line.implementation for line in usable if _is_implausible(line)),
+    )
 
 
-def _noise(rows: pd.DataFrame) -> str:
-    flags = {flag for text in rows["flags"] for flag in text.split("; ")}
-    return next((flag for flag in sorted(flags) if flag.startswith(NOISE_FLAG)), "")
+def _flags(lines: Iterable[_Line]) -> set[str]:
+    return {flag for line in lines for flag in line.flags.split("; ")}
 
 
-def _implausible(rows: pd.DataFrame) -> frozenset[str]:
-    """Implementations that beat the machine's ceiling, unless the ceiling was measured under load."""
-    found = rows["flags"].str.contains(CEILING_FLAG) & ~rows["flags"].str.contains(LOAD_FLAG)
-    return frozenset(rows.loc[found.astype(bool), "implementation"])
+def _is_implausible(line: _Line) -> bool:
+    """Whether it beats the machine's ceiling, unless that may have been measured under load."""
+    return CEILING_FLAG in line.flags and LOAD_FLAG not in line.flags
+
+
+def _shadows(lines: Iterable[_Line]) -> list[Array]:
+    return [
+        paired_differences(line.shadow_times_s, line.times_s)
+        for line in lines
+        if line.is_baseline and line.status == Status.OK
+    ]
 
 
 def control_of_run(rows: pd.DataFrame) -> Control:
@@ -117,25 +147,21 @@ def control_of_run(rows: pd.DataFrame) -> Control:
     The noise floor is that of cases without the flag of noise, where there are any: noisy cases
     have a margin of their own.
     """
-    noisy = rows["flags"].str.contains(rf"(?:^|; ){NOISE_FLAG}", regex=True).astype(bool)
-    return control_of(_shadows(rows), quiet=_shadows(rows[~noisy]))
-
-
-def _shadows(rows: pd.DataFrame) -> list[Array]:
-    shadowed = rows[rows["is_baseline"].astype(bool) & (rows["status"] == Status.OK.value)]
-    return [
-        paired_differences(shadow, times)
-        for times, shadow in zip(shadowed["times_s"], shadowed["shadow_times_s"], strict=True)
-    ]
+    lines = [line for case in _lines_by_case(rows).values() for line in case]
+    quiet = [line for line in lines if not any(f.startswith(NOISE_FLAG) for f in _flags([line]))]
+    return control_of(_shadows(lines), quiet=_shadows(quiet))
 
 
 def log_times(rows: pd.DataFrame) -> dict[tuple[str, str], list[Array]]:
     """Logs of the rounds' minima ``[round]`` by process, of cells whose passes are all ok."""
     found: dict[tuple[str, str], list[Array]] = {}
-    for (key, name), group in rows.groupby(KEY):
-        if (group["status"] == Status.OK.value).all() and (group["num_rounds"] > 0).all():
-            found[(str(key), str(name))] = [
-                np.log(np.asarray([min(calls) for calls in times], float))
-                for times in group["times_s"]
-            ]
-    return found
+    failed = set()
+    for lines in _lines_by_case(rows).values():
+        for line in lines:
+            key = (line.case_key, line.implementation)
+            if line.status != Status.OK or not line.times_s:
+                failed.add(key)
+                continue
+            minima = np.asarray([min(calls) for calls in line.times_s], float)
+            found.setdefault(key, []).append(np.log(minima))
+    return {key: processes for key, processes in found.items() if key not in failed}

@@ -93,11 +93,24 @@ def _write_parquet(content: Content, path: Path) -> None:
     rows.to_parquet(path, index=False, engine="pyarrow")
 
 
+def _write_html(content: Content, path: Path) -> None:
+    from harness.report.page import html_of
+
+    try:
+        text = html_of(content)
+    except ImportError:
+        raise MissingExtraError(
+            "HTML needs altair and vl-convert: pip install 'mha-bench[report]'"
+        ) from None
+    path.write_text(text, encoding="utf-8")
+
+
 def _lists(value: object) -> object:
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
 
 FORMATS: dict[str, tuple[str, Writer]] = {
+    "html": ("report.html", _write_html),
     "md": ("report.md", _write_markdown),
     "csv": ("report.csv", _write_csv),
     "parquet": ("rows.parquet", _write_parquet),

@@ -1,0 +1,215 @@
+"""The HTML report: one file without network, made of the same tables as every other format."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+from harness.analysis.crossover import Crossover
+from harness.analysis.decide import Decision, decide
+from harness.analysis.pareto import pareto
+from harness.analysis.scaling import scaling
+from harness.report import charts, numbers
+from harness.report.answer import answer, crossover_range, line_text
+from harness.report.content import Content, control_line, header_lines, machine_line
+from harness.report.records import facet_axes, facet_text, main_axis, records_of
+from harness.report.tables import (
+    AXIS_LABELS,
+    Field,
+    Table,
+    axis_text,
+    best_names,
+    best_text,
+    comparison_table,
+    failure_table,
+    fixed_axes,
+    left_out_table,
+    measured_implementations,
+)
+
+MAX_FACETS = 24
+
+
+def html_of(content: Content) -> str:
+    """The whole page, scripts and styles inside.
+
+    Raises:
+        ImportError: altair or vl-convert is not installed.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    decision = decide(content.rows, margin=content.wanted_margin)
+    names = measured_implementations(content)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters["unbroken"] = _unbroken
+    template = environment.from_string(_asset("page.html.j2"))
+    return template.render(
+        title=f"mha-bench: {content.run.name}",
+        sentences=answer(content, decision),
+        untrusted=not content.control.trusted,
+        header=list(header_lines(content)),
+        control=control_line(content),
+        machine=machine_line(content.environment),
+        fixed=fixed_axes(content),
+        names=names,
+        colours=charts.colours(names),
+        shapes=charts.shapes(names),
+        measures=charts.MEASURES,
+        winner_map=_winner_map(content),
+        tables=_tables(content, decision),
+        table_axes=[AXIS_LABELS.get(axis, axis) for axis in content.axes],
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        runtime=charts.runtime(),
+        data=_script_json(_data(content, names)),
+    )
+
+
+def _unbroken(text: str) -> str:
+    """A number and its unit, or the ends of an interval, stay on one line."""
+    return re.sub(r"(?<=\d) (?=[%\w])|(?<=\d%,) |(?<=\d,) (?=\d)", "\u00a0", text)
+
+
+def _asset(name: str) -> str:
+    return (resources.files("harness.report") / name).read_text(encoding="utf-8")
+
+
+def _script_json(value: Any) -> str:
+    """JSON that can stand inside a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, sort_keys=True)
+    return text.replace("<", "\\u003c")
+
+
+def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
+    axis = main_axis(content)
+    records = records_of(content)
+    values = sorted({record["x"] for record in records})
+    label = AXIS_LABELS.get(axis, axis)
+    facets = list(dict.fromkeys(record["facet"] for record in records))
+    lines = {m.key: charts.line_chart(m, names, label, values) for m in charts.MEASURES}
+    return {
+        "records": records,
+        "names": list(names),
+        "facets": facets[:MAX_FACETS],
+        "num_facets": len(facets),
+        "axes": [[axis, AXIS_LABELS.get(axis, axis)] for axis in content.axes],
+        "lines": lines,
+        "trade": charts.trade_chart(names),
+    }
+
+
+def _winner_map(content: Content) -> Mapping[str, Any]:
+    """Best sets as a grid: lines are what splits the charts, columns the main axis."""
+    axis, facets = main_axis(content), facet_axes(content)
+    winners = {w["case_key"]: w for w in content.winners.to_dict("records")}
+    values: dict[Any, None] = {}
+    lines: dict[str, dict[Any, Mapping[str, Any]]] = {}
+    for case in content.cells.drop_duplicates("case_key").to_dict("records"):
+        winner = winners[case["case_key"]]
+        values[case[axis]] = None
+        lines.setdefault(facet_text(case, facets), {})[case[axis]] = {
+            "key": case["case_key"],
+            "text": best_text(content, winner),
+            "fastest": next(iter(best_names(content, winner)), "none"),
+            "state": winner["state"],
+        }
+    columns = sorted(values)
+    return {
+        "axis": AXIS_LABELS.get(axis, axis),
+        "columns": [axis_text(value) for value in columns],
+        "lines": [(name, [cells.get(value) for value in columns]) for name, cells in lines.items()],
+    }
+
+
+def _tables(content: Content, decision: Decision) -> list[Table]:
+    optional = (
+        _regret_table(decision),
+        _crossover_table(decision.crossovers),
+        _front_table(content),
+        _heads_table(content),
+        comparison_table(content),
+        failure_table(content),
+        left_out_table(content),
+    )
+    return [table for table in optional if table is not None and table.lines]
+
+
+def _regret_table(decision: Decision) -> Table:
+    policies = [*decision.fixed, *([decision.rule] if decision.rule else [])]
+    lines = [
+        (
+            Field(r.policy, "best" if r.policy in decision.best else ""),
+            Field(f"{numbers.percent(r.regret)}"),
+            Field(f"[{numbers.percent(r.low)}, {numbers.percent(r.high)}]"),
+            Field(str(r.num_cells)),
+        )
+        for r in policies
+    ]
+    note = "Time lost against taking the fastest of each case, over the cases that a choice covers."
+    columns = ("choice", "time lost", "95 % interval", "cases")
+    return Table("What each choice costs", columns, tuple(lines), note, num_labels=1)
+
+
+def _crossover_table(crossovers: Sequence[Crossover]) -> Table:
+    lines = [
+        (
+            Field(line_text(c.fixed) or "all"),
+            Field(c.below),
+            Field(f"{AXIS_LABELS.get(c.axis, c.axis)} {c.estimate:.0f} {crossover_range(c)}"),
+            Field(c.above),
+        )
+        for c in crossovers
+    ]
+    note = (
+        "Estimated between measured lengths; in brackets every length at which the two may be "
+        "equally fast. An end without a number lies beyond what was measured."
+    )
+    columns = ("where", "faster below", "crossover", "faster above")
+    return Table("Crossovers", columns, tuple(lines), note, num_labels=4)
+
+
+def _front_table(content: Content) -> Table:
+    """How often each implementation is dominated in time, memory and error together."""
+    found = pareto(content.rows, content.wanted_margin)
+    lines = []
+    for name in measured_implementations(content):
+        mine = found[found["implementation"] == name]
+        if not len(mine):
+            continue
+        beaten = mine[mine["dominated_by"] != "none"]
+        by = ", ".join(dict.fromkeys(beaten["dominated_by"])) or numbers.ABSENT
+        on_front = len(mine) - len(beaten)
+        mark = "best" if on_front == len(mine) else ""
+        lines.append((Field(name, mark), Field(f"{on_front} of {len(mine)}"), Field(by)))
+    note = (
+        "Dominated: another one is no worse in time, memory and error, and better in one of them."
+    )
+    columns = ("implementation", "not dominated in", "dominated by")
+    return Table("Time, memory and error together", columns, tuple(lines), note, num_labels=3)
+
+
+def _heads_table(content: Content) -> Table | None:
+    """What more heads cost at the same hidden size."""
+    if "num_heads" not in content.axes:
+        return None
+    lines = [
+        (
+            Field(line["implementation"]),
+            Field(f"{line['value']:g} instead of {line['reference']:g}"),
+            Field(numbers.ratio(line["time_ratio"], line["time_low"], line["time_high"])),
+            Field(_plain_ratio(line["memory_ratio"])),
+            Field(_plain_ratio(line["error_ratio"])),
+            Field(str(line["num_matched"])),
+        )
+        for line in scaling(content.rows, "num_heads").to_dict("records")
+    ]
+    note = "Geometric means over cases that differ in the number of heads only; unpaired intervals."
+    columns = ("implementation", "heads", "time", "memory", "error", "matched cases")
+    return Table("More heads at the same hidden size", columns, tuple(lines), note, num_labels=2)
+
+
+def _plain_ratio(value: float | None) -> str:
+    return numbers.ABSENT if numbers.is_absent(value) else f"{value:.3g}x"
