@@ -108,3 +108,17 @@ class ReasonsMessage:
     problem: str = ""
     status: str = "error"
     log: str = ""
+
+
+@dataclass(frozen=True)
+class ProbeJob:
+    """Pairs to be called once each, all in one process."""
+
+    pairs: tuple[tuple[ImplementationSpec, Case], ...]
+
+
+@dataclass(frozen=True)
+class ProbeMessage:
+    """From a worker: what is wrong with the next pair's call; empty where it is right."""
+
+    problem: str

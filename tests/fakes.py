@@ -22,6 +22,7 @@ from harness.interface import (
     Attend,
     AttentionImplementation,
     Case,
+    DType,
     Inputs,
     MaskTensors,
     dense_bias,
@@ -407,3 +408,11 @@ class AlwaysUnsupported(Right):
 
     def extra_reasons(self, case: Case) -> tuple[str, ...]:
         return (f"seq_len={case.config.seq_len} (at most -1)",)
+
+
+class TooModest(Right):
+    """Right everywhere, but claims that it can do float32 without a mask only."""
+
+    name = "too_modest"
+    mask_features = frozenset()
+    dtypes = frozenset({DType.FLOAT32})
