@@ -64,7 +64,9 @@ class AttentionPass:
     def key_coefficient(self, contract: Contract) -> Tensor:
         """``[B, G, 1, 1]`` for dk and dv: the largest of the rows that they sum over."""
         of_rows = self.dq_coefficient(contract).nan_to_num()
-        by_group = of_rows.reshape(*self.magnitudes.dk.shape[1:3], -1)
+        batch_size, num_heads, num_rows, _ = of_rows.shape
+        num_kv_heads = self.magnitudes.dk.shape[2]
+        by_group = of_rows.reshape(batch_size, num_kv_heads, num_heads // num_kv_heads * num_rows)
         summed = (self.seq_len**0.5 + 4) * self.units.accumulate
         largest = by_group.amax(dim=-1) if by_group.shape[-1] else by_group.sum(dim=-1)
         coefficient: Tensor = largest[..., None, None] + summed

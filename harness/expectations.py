@@ -97,7 +97,9 @@ def _may_be_nan(
     bad_q = ~q.isfinite().all(dim=-1, keepdim=True)
     bad_q = bad_q if rows is None else bad_q[:, :, rows]
     bad_kv = ~(k.isfinite() & v.isfinite()).flatten(2).all(dim=-1)[..., None, None]
-    in_group = bad_q.reshape(*k.shape[:2], -1).any(dim=-1)[..., None, None]
+    batch_size, num_kv_heads = k.shape[:2]
+    in_group = bad_q.reshape(batch_size, num_kv_heads, group_size * bad_q.shape[2])
+    in_group = in_group.any(dim=-1)[..., None, None]
     return bad_q | bad_kv.repeat_interleave(group_size, dim=1), bad_kv | in_group
 
 

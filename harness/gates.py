@@ -20,14 +20,15 @@ _BOUND_SLACK_ELSEWHERE = 4.0
 _LOW = frozenset({DType.FLOAT16, DType.BFLOAT16})
 
 # RMS-relative error in u: (float32 and float64, low precision). Correct CPU kernels show 7-10 and
-# 0.3-1.0 at scope attention.
+# 0.4-1.4 at scope attention, 9-14 and 0.9-1.6 at scope layer.
 _RMS_GATES_U = {
     (Scope.ATTENTION, "output"): (20.0, 1.5),
     (Scope.ATTENTION, "gradient"): (30.0, 3.0),
-    (Scope.LAYER, "output"): (40.0, 3.0),
-    (Scope.LAYER, "gradient"): (60.0, 6.0),
+    (Scope.LAYER, "output"): (40.0, 2.5),
+    (Scope.LAYER, "gradient"): (60.0, 4.0),
 }
 _BIAS_GATES_U = (0.2, 0.25)
+_FEWEST_AVERAGED = 512  # elements; an average of fewer strays by chance
 
 
 def gate_faults(
@@ -38,7 +39,8 @@ def gate_faults(
     slack = _BOUND_SLACK.get(case.device.partition(":")[0], _BOUND_SLACK_ELSEWHERE)
     if not _number(measures, "bound_share") <= slack:
         faults.append(_beyond_bound(measures))
-    if _is_plain_gaussian(case) and name != "lse" and expected.value.numel():
+    enough = expected.value.numel() >= _FEWEST_AVERAGED
+    if _is_plain_gaussian(case) and name != "lse" and enough:
         faults += _average_faults(case, name, measures, expected)
     return faults
 
@@ -78,13 +80,10 @@ def _average_faults(
     rms = _number(measures, "rms_relative_u")
     if not rms <= rms_gate and not _is_cancelled(expected):
         faults.append(f"RMS-relative error {rms:.3g} u (at most {rms_gate:g} u on gaussian inputs)")
-    if name != "o":
+    bias, spread = _number(measures, "bias_u"), measures.get("bias_error_u")
+    if name != "o" or not isinstance(spread, float):
         return faults
-    # The mean of few independent rows strays by chance; three standard errors of a rounding's 0.3
-    # u.
-    num_rows = math.prod(expected.value.shape[:-1])
-    bias_gate = _BIAS_GATES_U[low] + 0.9 / math.sqrt(num_rows)
-    bias = _number(measures, "bias_u")
+    bias_gate = _BIAS_GATES_U[low] + 4 * spread  # the mean of few rows strays by chance
     if not abs(bias) <= bias_gate:
         faults.append(f"bias {bias:.3g} u (at most {bias_gate:.2g} u on gaussian inputs)")
     return faults

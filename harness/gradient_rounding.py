@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.reference import Backward
-from harness.rounding import SIGMAS, OperandErrors, Parts, Units
+from harness.rounding import SIGMAS, OperandErrors, Parts, Units, finite_size
 from harness.score_blocks import Block
 
 
@@ -45,7 +45,7 @@ def gradient_parts(
     wide = pv.dtype
     probabilities = block.probabilities.to(wide)
     d_output, block_output = d_output.to(wide), block_output.to(wide)
-    terms = _score_gradient_terms(inner, probabilities, d_output, block_output, pv)
+    terms = _score_gradient_terms(block, inner, probabilities, d_output, block_output, pv)
     scaled = probabilities * terms
     fixed = probabilities * _product_rounding(block, d_output, block_output, u, errors)
     underflow = 1 + terms
@@ -53,7 +53,7 @@ def gradient_parts(
         for part in (scaled, fixed, underflow):
             part.masked_fill_(~block.keep, 0.0)
     size = abs(scale)
-    q, k, d_size = block.q.to(wide).abs(), block.k.to(wide).abs(), d_output.abs()
+    q, k, d_size = finite_size(block.q, wide), finite_size(block.k, wide), d_output.abs()
     of_scores = (size * scaled, size * fixed, max(1.0, size) * underflow)
     dq = Parts(*(part @ k for part in of_scores))
     dk = Parts(*(part.T @ q for part in of_scores))
@@ -65,10 +65,17 @@ def gradient_parts(
 
 
 def _score_gradient_terms(
-    inner: Backward, probabilities: Tensor, d_output: Tensor, block_output: Tensor, pv: Tensor
+    block: Block,
+    inner: Backward,
+    probabilities: Tensor,
+    d_output: Tensor,
+    block_output: Tensor,
+    pv: Tensor,
 ) -> Tensor:
     """M ``[R, S]``: what dP - delta is made of, in absolute terms."""
     d_probabilities = inner.d_probabilities.to(pv.dtype).abs()
+    if block.keep is not None:
+        d_probabilities.masked_fill_(~block.keep, 0.0)
     delta = (probabilities * d_probabilities).sum(dim=-1)
     delta += (d_output * block_output).abs().sum(dim=-1)
     delta += (d_output * pv).square().sum(dim=-1).sqrt()
@@ -79,7 +86,7 @@ def _product_rounding(
     block: Block, d_output: Tensor, block_output: Tensor, u: Units, errors: OperandErrors | None
 ) -> Tensor:
     """X ``[R, S]``: rounding inside the products dP, and what the operands' errors do to dS."""
-    v = block.v.to(d_output.dtype)
+    v = finite_size(block.v, d_output.dtype)
     lengths = torch.outer(d_output.norm(dim=-1), v.norm(dim=-1))
     inside = 2 * math.sqrt(v.shape[-1]) * u.accumulate * lengths
     if errors is None or errors.d_output is None:

@@ -102,7 +102,7 @@ def measure(got: Tensor, expected: Expected, unit: float, bound: Tensor) -> dict
         "rms_relative": rms_relative,
         "rms_relative_u": rms_relative / unit,
         "scaled_u": float(scaled.abs().max()) / unit,
-        "bias_u": float(scaled.mean()) / unit,
+        **_bias(scaled / unit),
         "bound_share": float(share.max()),
         "worst_at": location(expected, worst),
         "worst_got": float(got.flatten()[worst]),
@@ -113,6 +113,13 @@ def measure(got: Tensor, expected: Expected, unit: float, bound: Tensor) -> dict
         **_worst_part("head", expected.head_axes, error, exact, expected),
         **_worst_part("row", expected.row_axes, error, exact, expected),
     }
+
+
+def _bias(scaled_u: Tensor) -> dict[str, Measure]:
+    """Mean signed error, and its standard error from the spread of the rows, which share roundings."""
+    of_rows = scaled_u.mean(dim=-1).flatten()
+    spread = float(of_rows.std()) / math.sqrt(len(of_rows)) if len(of_rows) > 1 else None
+    return {"bias_u": float(of_rows.mean()), "bias_error_u": spread}
 
 
 def _relative_norm(error: Tensor, exact: Tensor) -> float:
@@ -161,7 +168,8 @@ def _worst_part(
     if not axes:
         return {}
     over = tuple(axis for axis in range(error.dim()) if axis not in axes)
-    sizes = ratio(error.square().sum(over), exact.square().sum(over)).sqrt()
+    squares = (error.square(), exact.square())
+    sizes = ratio(*((s.sum(over) for s in squares) if over else squares)).sqrt()
     worst = np.unravel_index(int(sizes.argmax()), tuple(sizes.shape))
     index = {expected.axes[axis]: int(i) for axis, i in zip(axes, worst, strict=True)}
     if expected.rows is not None and "query" in index:

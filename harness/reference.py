@@ -20,17 +20,26 @@ from harness.score_blocks import Block, Problem, blocks
 from harness.tensors import LayerWeights
 
 
+def weighted_sum(weights: Tensor, values: Tensor, keep: Tensor | None) -> Tensor:
+    """``weights @ values`` over the pairs that attend: absent ones add nothing, not even 0 * NaN.
+
+    Args:
+        weights: ``[m, n]``, 0 where absent.
+        values: ``[n, D]``.
+        keep: ``[m, n]``, None where every pair attends.
+    """
+    finite = values.isfinite().all(dim=-1)
+    if keep is None or bool(finite.all()):
+        return weights @ values
+    result = weights @ values.masked_fill(~finite[:, None], 0.0)
+    for j in (~finite).nonzero().flatten().tolist():
+        result += (weights[:, j, None] * values[j]).masked_fill(~keep[:, j, None], 0.0)
+    return result
+
+
 def output(block: Block) -> Tensor:
     """``[R, D]``: P V over the pairs that attend."""
-    if bool(block.v.isfinite().all()):
-        return block.probabilities @ block.v
-    bad = ~block.v.isfinite().all(dim=-1)
-    result = block.probabilities @ block.v.masked_fill(bad[:, None], 0.0)
-    for j in bad.nonzero().flatten().tolist():
-        term = block.probabilities[:, j, None] * block.v[j]
-        absent = None if block.keep is None else ~block.keep[:, j, None]
-        result += term if absent is None else term.masked_fill(absent, 0.0)
-    return result
+    return weighted_sum(block.probabilities, block.v, block.keep)
 
 
 @dataclass(frozen=True)
@@ -91,8 +100,9 @@ def fill_exact(
     if d_output is None or exact.dq is None or exact.dk is None or exact.dv is None:
         return None
     inner = backward(block, d_output, block_output)
-    exact.dq[at] = inner.d_scores @ block.k * scale
-    exact.dk[kv] += inner.d_scores.T @ block.q * scale
+    transposed = None if block.keep is None else block.keep.T
+    exact.dq[at] = weighted_sum(inner.d_scores, block.k, block.keep) * scale
+    exact.dk[kv] += weighted_sum(inner.d_scores.T, block.q, transposed) * scale
     exact.dv[kv] += block.probabilities.T @ d_output
     return inner
 

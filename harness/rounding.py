@@ -161,13 +161,18 @@ def bound_of(parts: Parts, coefficient: Tensor, terms: Tensor | int, u: Units) -
     return rounded + u.tau * parts.underflow.double() + u.flush * (1 + terms)
 
 
+def finite_size(tensor: Tensor, wide: torch.dtype) -> Tensor:
+    """Absolute values, 0 for what is not finite: patterns are compared there, not magnitudes."""
+    return torch.nan_to_num(tensor.to(wide).abs(), nan=0.0, posinf=0.0)
+
+
 def forward_parts(
     block: Block, scale: float, wide: torch.dtype, errors: OperandErrors | None
 ) -> tuple[Parts, RowTerms]:
     """Magnitudes of one block's output ``[R, D]`` and of its rows, in ``wide``: float32 suffices
     except for float64 itself.
     """
-    probabilities, values = block.probabilities.to(wide), block.v.to(wide).abs()
+    probabilities, values = block.probabilities.to(wide), finite_size(block.v, wide)
     attended = None if block.keep is None else block.keep.to(wide)
     value_sum = values.sum(dim=0) if attended is None else attended @ values
     scaled = probabilities @ values
