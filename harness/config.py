@@ -79,12 +79,13 @@ def to_run_config(
     points = tuple(_read_points(values))
     _refuse_axes_given_twice(points, invocation)
     variants = tuple(read_variants(values["implementations"]))
+    measure = _read_measure(values["measure"])
     return RunConfig(
         axes={axis: read_axis(axis, values[axis]) for axis in AXES},
         points=points,
         implementations=tuple(variant.spec for variant in variants),
         baseline=_read_baseline(values["baseline"], variants),
-        measure=_read_measure(values["measure"]),
+        measure=measure,
         results_dir=Path(values["results_dir"]),
         name=_read_name(values["name"]),
         resume=None if values["run"] is None else Path(values["run"]),
@@ -94,7 +95,7 @@ def to_run_config(
         dry_run=values["dry_run"],
         fail_on=tuple(_read_status(name) for name in _as_list(values["fail_on"])),
         machine=machine or Machine.here(),
-        repro_words={v.spec.name: variant_words(v, invocation) for v in variants},
+        repro_words={v.spec.name: variant_words(v, invocation, measure) for v in variants},
     )
 
 

@@ -6,7 +6,7 @@ Pure: the same configuration gives the same plan, without torch and without touc
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.attention import Case
@@ -72,7 +72,7 @@ def make_plan(config: RunConfig) -> Plan:
         invalid=tuple(invalid),
         implementations=config.implementations,
         passes=config.measure.passes,
-        eta_s=sum(_case_s(case, config) for case in cases) * config.measure.passes,
+        eta_s=_sweep_s(cases, config),
     )
 
 
@@ -115,22 +115,26 @@ def _require_memory(case: Case, config: RunConfig) -> None:
         )
 
 
-# A deliberately modest machine: the estimate should not promise too much. The sweep's own ETA
-# replaces it as soon as cases have been measured.
-_FLOPS_PER_S_AND_THREAD = 10e9
-_PROCESS_S = 0.3
-_CALLS_BESIDES_ROUNDS = 12  # first call, priming, memory measurements
-_ORACLE_CALLS = 4  # float64, in chunks
+# Fitted on two cores of a server, for a machine a few times slower: the estimate should not promise
+# too much. The sweep's own ETA replaces it as soon as cases have been measured.
+_FLOPS_PER_S_AND_THREAD = 25e9
+_START_S = 4.0  # the fork server, and the machine's ceilings
+_PROCESS_S = 0.6  # a case's two workers: one that times, one that measures memory
+_ORACLE_CALLS = 20  # float64 in small chunks, and its error bound
+_CALLS_BESIDES_ROUNDS = 12  # first call, checks of outputs, memory
+_WARMUP_CALLS = 3
+
+
+def _sweep_s(cases: Iterable[Case], config: RunConfig) -> float:
+    return _START_S + config.measure.passes * sum(_case_s(case, config) for case in cases)
 
 
 def _case_s(case: Case, config: RunConfig) -> float:
     """Seconds of one pass of one case, by its FLOPs and the measuring settings."""
-    measure = config.measure
+    measure, num_implementations = config.measure, len(config.implementations)
     call_s = flop_count(case) / (_FLOPS_PER_S_AND_THREAD * case.threads)
-    num_implementations = len(config.implementations)
-    warmup_s = max(measure.warmup_min_s, 3 * call_s)
-    rounds_s = min(measure.budget_s, measure.max_rounds * 2 * call_s * (num_implementations + 1))
-    per_implementation_s = warmup_s + _CALLS_BESIDES_ROUNDS * call_s
-    return (
-        _PROCESS_S + _ORACLE_CALLS * call_s + num_implementations * per_implementation_s + rounds_s
-    )
+    burst_s = (1 + measure.burst_calls) * max(call_s, measure.min_sample_s)
+    rounds_s = min(measure.budget_s, measure.max_rounds * (num_implementations + 1) * burst_s)
+    warmup_s = max(measure.warmup_min_s, _WARMUP_CALLS * call_s)
+    each_s = warmup_s + _CALLS_BESIDES_ROUNDS * call_s
+    return _PROCESS_S + _ORACLE_CALLS * call_s + num_implementations * each_s + rounds_s

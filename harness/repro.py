@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.attention import Case
 from harness.errors import InvalidValueError
+from harness.settings import MeasureSettings
 from harness.variants import Variant
 
 # The default sweep lists several values of these, or the machine decides.
@@ -66,9 +67,16 @@ def _is_case(axes: Mapping[str, Any], case: Case) -> bool:
         return False
 
 
-def variant_words(variant: Variant, invocation: Invocation) -> tuple[str, ...]:
+# Presets and sweeps differ in these; the others are typed or nothing changes them.
+_MEASURED_BY = ("passes", "budget_s", "precision")
+
+
+def variant_words(
+    variant: Variant, invocation: Invocation, measure: MeasureSettings
+) -> tuple[str, ...]:
     """The part of a command that measures a variant alone, as it was measured in this sweep."""
-    chosen = {_key(override) for override in variant.overrides}
+    settings = [f"measure.{name}={getattr(measure, name):g}" for name in _MEASURED_BY]
+    chosen = {_key(override) for override in (*variant.overrides, *settings)}
     kept = [
         override
         for override in invocation.overrides
@@ -80,6 +88,7 @@ def variant_words(variant: Variant, invocation: Invocation) -> tuple[str, ...]:
         *config_dir,
         f"implementation={'[]' if is_new else variant.base_name}",
         f"measure={invocation.measure}",
+        *settings,
         *kept,
         *variant.overrides,
     )

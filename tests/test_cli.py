@@ -28,7 +28,7 @@ def one_line_of(failed):
         (["implementations.nave.target=m:M"], ["implementations.nave", "did you mean naive"]),
         (["model=lama2_7b"], ["model", "did you mean llama2_7b", "choices:"]),
         (["sweep=smok"], ["sweep", "did you mean smoke", "choices:"]),
-        (["measure=fast"], ["measure", "'fast'", "choices: publish, smoke, standard"]),
+        (["measure=fast"], ["measure", "'fast'", "choices: publish, quick, smoke"]),
         (["device=tpu"], ["device", "'tpu'", "choices: cpu, cuda"]),
         (["dtype=float8"], ["dtype", "'float8'", "choices: float32"]),
         (["mask=causl"], ["mask", "'causl'", "choices: none"]),
