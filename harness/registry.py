@@ -187,6 +187,7 @@ _METHODS: Mapping[str, tuple[str, ...]] = {
     "kernel": ("case", "inputs"),
     "notes": ("case",),
     "contract": ("case",),
+    "expected_alloc_bytes": ("case",),
 }
 
 

@@ -184,7 +184,7 @@ FAILURES = {
     "a class without the interface": (
         "my_plugin:Incomplete",
         {},
-        "it lacks unsupported_reasons, version, kernel, notes, contract",
+        "it lacks unsupported_reasons, version, kernel, notes, contract, expected_alloc_bytes",
     ),
     "a method that takes too little": (
         "my_plugin:WrongSignature",

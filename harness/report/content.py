@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.analysis.cells import cells_of, varying_axes
 from harness.analysis.compare import BASELINE, DEFAULT_MARGIN, compare
+from harness.analysis.kernels import shared_kernels
 from harness.analysis.pairs import control_of_run
 from harness.analysis.winners import winners
 from harness.report.numbers import byte_count, count, percent
@@ -111,6 +112,7 @@ def header_lines(content: Content) -> Iterator[str]:
     yield machine_line(content.environment)
     yield _rows_line(content)
     yield from _flag_lines(content)
+    yield from _kernel_lines(content)
 
 
 def control_line(content: Content) -> str:
@@ -164,3 +166,11 @@ def _flag_lines(content: Content) -> Iterator[str]:
             f"{name} in {count(len(keys), 'case')}" for name, keys in sorted(cases.items())
         )
         yield f"flags: {said}"
+
+
+def _kernel_lines(content: Content) -> Iterator[str]:
+    """Names that ran the same kernel: a difference between them is not the kernel's."""
+    for shared in shared_kernels(content.cells):
+        names = " and ".join(shared.implementations)
+        cases = count(shared.num_cases, "case")
+        yield f"one kernel under several names: {names} ran {shared.kernel} in {cases}"

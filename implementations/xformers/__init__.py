@@ -63,7 +63,7 @@ class Xformers(AttentionImplementation):
         return f"xformers {version('xformers')}, torch {torch.__version__}"
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
-        return f"xformers:{self.chosen(case).name}"
+        return self.chosen(case).kernel
 
     def notes(self, case: Case) -> tuple[str, ...]:
         operator = self.chosen(case)
@@ -75,7 +75,7 @@ class Xformers(AttentionImplementation):
         if takes_densely(case.config, operator.forward):
             notes.append("mask as a dense bias with keys padded to a multiple of 8")
         if operator.twin is not None:
-            notes.append(f"torch's own kernel, the same as {operator.twin}")
+            notes.append(f"torch's own kernel, the same as sdpa_{operator.twin}")
         return tuple(notes)
 
     def candidates(self, case: Case) -> tuple[Operator, ...]:

@@ -14,7 +14,7 @@ from harness.interface import Case, missing_device, torch_dtype
 from implementations.xformers.bias import positional_bias, takes_densely
 
 # SDPA backends whose kernel an operator calls when its name ends in -pt.
-_TWINS = {"cutlass": "sdpa_efficient", "flash": "sdpa_flash"}
+_TWINS = {"cutlass": "efficient", "flash": "flash"}
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,14 @@ class Operator:
 
     @property
     def twin(self) -> str | None:
-        """The SDPA implementation that runs the very same kernel."""
+        """The SDPA backend whose very kernel it calls."""
         return _TWINS.get(self.module) if self.name.endswith("-pt") else None
+
+    @property
+    def kernel(self) -> str:
+        return (
+            f"sdpa:{self.twin} via xformers {self.name}" if self.twin else f"xformers:{self.name}"
+        )
 
 
 def operators(forced: str | None, case: Case) -> tuple[Operator, ...]:

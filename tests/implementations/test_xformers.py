@@ -143,7 +143,8 @@ def test_cutlass_takes_what_the_others_refuse() -> None:
 @needs_xformers
 def test_kernels_that_are_torch_s_own_are_marked() -> None:
     case = on_cuda()
-    assert XformersCutlass().kernel(case, None) == "xformers:cutlassF-pt"  # type: ignore[arg-type]
+    kernel = XformersCutlass().kernel(case, None)  # type: ignore[arg-type]
+    assert kernel == "sdpa:efficient via xformers cutlassF-pt"
     assert XformersCutlass().notes(case) == ("torch's own kernel, the same as sdpa_efficient",)
     assert XformersSplitK().notes(case) == ()
 
