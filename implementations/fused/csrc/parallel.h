@@ -1,4 +1,4 @@
-// Threads and how work is dealt to them. OpenMP is torch's own runtime: one pool for both.
+// Threads. OpenMP is torch's own runtime: one pool for both.
 #pragma once
 #include <omp.h>
 
@@ -24,25 +24,5 @@ inline void wait_for_all(int64_t threads) {
 #pragma omp barrier
   }
 }
-
-// Deals items one at a time to whichever thread is free, since items of a causal problem differ in
-// length by orders of magnitude.
-class WorkQueue {
- public:
-  explicit WorkQueue(int64_t count) : next_(0), count_(count) {}
-
-  template <class Body>
-  void drain(Body body) {
-    for (;;) {
-      const int64_t item = next_.fetch_add(1, std::memory_order_relaxed);
-      if (item >= count_) return;
-      body(item);
-    }
-  }
-
- private:
-  std::atomic<int64_t> next_;
-  const int64_t count_;
-};
 
 }  // namespace fused

@@ -14,6 +14,7 @@
 
 #include "arena.h"
 #include "blocking.h"
+#include "head_schedule.h"
 #include "padding.h"
 #include "parallel.h"
 #include "problem.h"

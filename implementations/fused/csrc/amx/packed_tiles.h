@@ -87,42 +87,85 @@ class TilePacker {
   }
 };
 
-// Keys and values of all heads.
+// Keys and values of the heads of one group, by slot.
 template <int Parts>
 struct PackedTiles {
   TileElement *keys, *values;
+  float* key_norms;  // largest squared norm of a key, by slot and chunk of 32 keys
   int64_t channel_chunks, channel_groups, key_chunks;
 
-  PackedTiles(const Problem& p, Arena& arena) {
-    channel_chunks = divide_up(p.qk_dim, kTileSteps);
-    channel_groups = divide_up(p.v_dim, kTileSteps) * 2;
-    key_chunks = divide_up(p.kv_seq_len, kTileSteps);
-    const int64_t heads = p.batch_size * p.num_kv_heads;
-    keys = arena.take<TileElement>(heads * keys_per_head());
-    values = arena.take<TileElement>(heads * values_per_head());
+  explicit PackedTiles(const Problem& p)
+      : keys(nullptr),
+        values(nullptr),
+        key_norms(nullptr),
+        channel_chunks(divide_up(p.qk_dim, kTileSteps)),
+        channel_groups(divide_up(p.v_dim, kTileSteps) * 2),
+        key_chunks(divide_up(p.kv_seq_len, kTileSteps)) {}
+
+  void place(int64_t slots, Arena& arena) {
+    keys = arena.take<TileElement>(slots * keys_per_head());
+    values = arena.take<TileElement>(slots * values_per_head());
+    key_norms = arena.take<float>(slots * key_chunks);
   }
 
   int64_t key_tile_size() const { return channel_chunks * Parts * kTileElements; }
   int64_t value_chunk_size() const { return channel_groups * Parts * kTileElements; }
   int64_t keys_per_head() const { return 2 * key_chunks * key_tile_size(); }
   int64_t values_per_head() const { return key_chunks * value_chunk_size(); }
+  int64_t bytes_per_head() const { return (keys_per_head() + values_per_head()) * int64_t(sizeof(TileElement)); }
+
+  float largest_key_norm(int64_t slot) const {
+    float largest = 0.0f;
+    for (int64_t chunk = 0; chunk < key_chunks; ++chunk) {
+      const float norm = key_norms[slot * key_chunks + chunk];
+      if (!(norm <= largest)) largest = norm;  // NaN wins
+    }
+    return largest;
+  }
 
   // Packs keys and values [32 * chunk, + 32) of one head; false if a value does not fit tiles.
   template <class Element>
-  bool pack(const Problem& p, int64_t head_index, int64_t chunk) {
-    const int64_t batch = head_index / p.num_kv_heads, head = head_index % p.num_kv_heads;
+  bool pack(const Problem& p, int64_t kv_head, int64_t slot, int64_t chunk) {
+    const int64_t batch = kv_head / p.num_kv_heads, head = kv_head % p.num_kv_heads;
     const int64_t first = chunk * kTileSteps, count = p.kv_seq_len - first;
     const auto key_rows = rows_of<Element>(p.key, batch, head, first, count, p.qk_dim);
     const auto value_rows = rows_of<Element>(p.value, batch, head, first, count, p.v_dim);
-    TileElement* key_tiles = keys + head_index * keys_per_head() + 2 * chunk * key_tile_size();
-    TileElement* value_tiles = values + head_index * values_per_head() + chunk * value_chunk_size();
+    prefetch_rows<Intent::kRead>(key_rows.from(kTileSteps), kTileSteps);
+    prefetch_rows<Intent::kRead>(value_rows.from(kTileSteps), kTileSteps);
+    const bool keys_fit = pack_keys(key_rows, keys + slot * keys_per_head() + 2 * chunk * key_tile_size(),
+                                    key_norms + slot * key_chunks + chunk);
+    return pack_values(value_rows, values + slot * values_per_head() + chunk * value_chunk_size()) && keys_fit;
+  }
+
+ private:
+  template <class Element>
+  bool pack_keys(const Rows<Element>& rows, TileElement* tiles, float* largest_norm) {
     bool fits = true;
+    Vec norms[2] = {};
     for (int64_t tile = 0; tile < 2; ++tile)
-      for (int64_t c = 0; c < channel_chunks; ++c)
-        fits &= TilePacker<Parts>::pack_right_transposed(key_rows.from(tile * kTileRows), c * kTileSteps,
-                                                         key_tiles + tile * key_tile_size() + c * Parts * kTileElements);
+      for (int64_t c = 0; c < channel_chunks; ++c) {
+        TileElement* target = tiles + tile * key_tile_size() + c * Parts * kTileElements;
+        fits &= TilePacker<Parts>::pack_right_transposed(rows.from(tile * kTileRows), c * kTileSteps, target);
+        norms[tile] = add_squares(target, norms[tile]);
+      }
+    *largest_norm = _mm512_reduce_max_ps((__m512)max(norms[0], norms[1]));
+    return fits;
+  }
+
+  // Lanes are keys in a right tile; its rows hold pairs of channels.
+  FUSED_INLINE Vec add_squares(const TileElement* tile, Vec sums) {
+    for (int i = 0; i < kTileRows; ++i) {
+      const __m512bh row = (__m512bh)_mm512_load_si512(tile + i * 32);
+      sums = (Vec)_mm512_dpbf16_ps((__m512)sums, row, row);
+    }
+    return sums;
+  }
+
+  template <class Element>
+  bool pack_values(const Rows<Element>& rows, TileElement* tiles) {
+    bool fits = true;
     for (int64_t g = 0; g < channel_groups; g += 2)
-      fits &= TilePacker<Parts>::pack_right(value_rows, g * 16, value_tiles + g * Parts * kTileElements);
+      fits &= TilePacker<Parts>::pack_right(rows, g * 16, tiles + g * Parts * kTileElements);
     return fits;
   }
 };

@@ -56,12 +56,14 @@ FUSED_INLINE void split_truncating(Pair x, __m512i* parts) {
 
 // Tile arithmetic flushes subnormal numbers, and an infinity has no remainder to split off. Input
 // with such values is left to the vector path, which treats every float as IEEE says.
+constexpr int kSmallestExponent = 127 - 80;  // 2^-80: products with small probabilities stay normal
+
 template <int Parts>
 FUSED_INLINE bool fits_tiles(Pair x) {
   const __m512i magnitude_bits = _mm512_set1_epi32(0x7fffffff);
   const auto misfit = [&](__m512 v) __attribute__((always_inline)) {
     const __m512i magnitude = _mm512_and_si512((__m512i)v, magnitude_bits);
-    const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(27 << 23));  // 2^-100
+    const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(kSmallestExponent << 23));
     const __mmask16 zero = _mm512_testn_epi32_mask(magnitude, magnitude);
     const __mmask16 huge = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(254 << 23));  // 2^127
     return (__mmask16)((tiny & ~zero) | (Parts > 1 ? huge : 0));
@@ -72,7 +74,7 @@ FUSED_INLINE bool fits_tiles(Pair x) {
 // The same for 32 bfloat16 that need no splitting: only tiny ones are a trouble.
 FUSED_INLINE bool bfloat16_fits_tiles(__m512i x) {
   const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
-  const __mmask32 tiny = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(27 << 7));
+  const __mmask32 tiny = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(kSmallestExponent << 7));
   return (tiny & ~_mm512_testn_epi16_mask(magnitude, magnitude)) == 0;
 }
 

@@ -9,19 +9,24 @@
 constexpr int64_t kSlotsPerGroup = 2;  // 64 keys per block: scores and probabilities stay in L1
 constexpr int64_t kTileBlockKeys = kSlotsPerGroup * kTileSteps;
 
+// Memory of the blocks of one item of work. Each block has its own queries, output and state; scores
+// are shared, for a block is done with them before the next one starts.
 template <int Parts>
 struct TileWorkspace {
   TileElement* queries;
   float *scores, *output, *staging;
   TileSoftmaxState* state;
+  int64_t queries_per_block, output_per_block;
 
-  TileWorkspace(const Problem& p, Arena& arena) {
+  TileWorkspace(const Problem& p, int64_t blocks, Arena& arena) {
     const int64_t chunks = divide_up(p.qk_dim, kTileSteps), groups = divide_up(p.v_dim, kTileSteps) * 2;
-    queries = arena.take<TileElement>(kRowGroups * chunks * Parts * kTileElements);
+    queries_per_block = kRowGroups * chunks * Parts * kTileElements;
+    output_per_block = kRowGroups * groups * kSumElements;
     scores = arena.take<float>(kRowGroups * kSlotsPerGroup * kSlotFloats<Parts>);
-    output = arena.take<float>(kRowGroups * groups * kSumElements);
     staging = arena.take<float>(std::max(kTileBlockKeys, groups * 16));
-    state = arena.take<TileSoftmaxState>(1);
+    state = arena.take<TileSoftmaxState>(blocks);
+    queries = arena.take<TileElement>(blocks * queries_per_block);
+    output = arena.take<float>(blocks * output_per_block);
   }
 
   float* slot(int group, int64_t slot) const {
@@ -32,30 +37,40 @@ struct TileWorkspace {
 template <class Element, int Parts>
 class TileQueryBlock {
  public:
-  TileQueryBlock(const Problem& p, const TileWorkspace<Parts>& w, const PackedTiles<Parts>& packed,
-                 const BlockPlace& at)
-      : p_(p), w_(w), packed_(packed), at_(at), state_(*w.state) {
-    const int64_t kv_head = at.batch * p.num_kv_heads + at.head / p.group_size();
-    keys_ = packed.keys + kv_head * packed.keys_per_head();
-    values_ = packed.values + kv_head * packed.values_per_head();
+  TileQueryBlock(const Problem& p, const TileWorkspace<Parts>& w, const PackedTiles<Parts>& packed, int64_t slot,
+                 const BlockPlace& at, int64_t block)
+      : p_(p), w_(w), packed_(packed), at_(at), state_(w.state[block]) {
+    queries_ = w.queries + block * w.queries_per_block;
+    output_ = w.output + block * w.output_per_block;
+    keys_ = packed.keys + slot * packed.keys_per_head();
+    values_ = packed.values + slot * packed.values_per_head();
   }
 
   // False if a query does not fit tiles; the output is then incomplete.
-  bool run(const KeptKeys& kept) {
+  bool begin(float largest_key_norm) {
     state_.reset();
     if (!load_queries()) return false;
-    const Range keys = intersect(keys_seen_by_any(p_, at_.first_query, at_.num_queries), kept.range);
-    for (int64_t first = keys.begin / kTileSteps * kTileSteps; first < keys.end; first += kTileBlockKeys) {
-      at_.first_key = first;
-      at_.num_keys = std::min(kTileBlockKeys, keys.end - first);
-      if (keeps_any(p_, at_)) attend_to_block(mask_work(p_, at_, kept));
-    }
-    write_output();
-    if (p_.log_sum_exp) write_log_sum_exp();
+    bound_scores(largest_key_norm);
+    prefetch_rows<Intent::kWrite>(block_rows(p_.output, p_.v_dim), kBlockRows);
     return true;
   }
 
+  void attend_to(Range keys, const KeptKeys& kept) {
+    at_.first_key = keys.begin;
+    at_.num_keys = keys.end - keys.begin;
+    if (keeps_any(p_, at_)) attend_to_block(mask_work(p_, at_, kept));
+  }
+
+  void finish() {
+    write_output();
+    if (p_.log_sum_exp) write_log_sum_exp();
+  }
+
  private:
+  Rows<Element> block_rows(const Tensor& t, int64_t channels) const {
+    return rows_of<Element>(t, at_.batch, at_.head, at_.first_query, at_.num_queries, channels);
+  }
+
   // One part holds the queries as they came, so scores are scaled later; a sign or a zero scale goes
   // into the queries all the same, for the maxima need a positive factor. With more parts the whole
   // scale goes into the queries.
@@ -63,12 +78,12 @@ class TileQueryBlock {
     const float scale = float(p_.scale) * kLog2E;
     const bool exact = Parts == 1;
     const float query_factor = !exact ? scale : scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f;
-    score_factor_ = exact && scale != 0 ? __builtin_fabsf(scale) : 1.0f;
+    state_.score_factor = exact && scale != 0 ? __builtin_fabsf(scale) : 1.0f;
+    prefetch_rows<Intent::kRead>(block_rows(p_.query, p_.qk_dim), kBlockRows);
     bool fits = true;
     for (int group = 0; group < kRowGroups; ++group) {
       const int64_t first = group * kTileRows;
-      const auto rows = rows_of<Element>(p_.query, at_.batch, at_.head, at_.first_query + first,
-                                         at_.num_queries - first, p_.qk_dim);
+      const auto rows = block_rows(p_.query, p_.qk_dim).from(first);
       for (int64_t c = 0; c < packed_.channel_chunks; ++c)
         fits &= TilePacker<Parts>::pack_left(rows, c * kTileSteps, query_factor, query_tile(group, c));
     }
@@ -76,20 +91,47 @@ class TileQueryBlock {
     return fits || Parts == 1;
   }
 
+  // Norms are those of the leading parts; the others add less than a hundredth.
+  void bound_scores(float largest_key_norm) {
+    constexpr float kOtherParts = 1.02f;
+    Vec bounds[kRowGroups];
+    IntVec beyond = {};
+    for (int group = 0; group < kRowGroups; ++group) {
+      const __m512 product = (__m512)(squared_norms(group) * largest_key_norm);
+      bounds[group] = (Vec)_mm512_sqrt_ps(product) * (state_.score_factor * kOtherParts);
+      beyond |= ~(bounds[group] <= kBoundedScore);  // NaN is beyond
+    }
+    state_.is_bounded = !any(beyond) && !p_.bias.data;
+    if (!state_.is_bounded) return;
+    for (int group = 0; group < kRowGroups; ++group) store(state_.maximum + group * kTileRows, bounds[group]);
+  }
+
+  Vec squared_norms(int group) const {
+    Vec sums[kTileRows];
+    for (int i = 0; i < kTileRows; ++i) {
+      __m512 sum = _mm512_setzero_ps();
+      for (int64_t c = 0; c < packed_.channel_chunks; ++c) {
+        const __m512bh row = (__m512bh)_mm512_load_si512(query_tile(group, c) + i * 32);
+        sum = _mm512_dpbf16_ps(sum, row, row);
+      }
+      sums[i] = (Vec)sum;
+    }
+    return reduce_each(sums, [](Vec a, Vec b) __attribute__((always_inline)) { return a + b; });
+  }
+
   TileElement* query_tile(int group, int64_t chunk) const {
-    return w_.queries + (group * packed_.channel_chunks + chunk) * Parts * kTileElements;
+    return queries_ + (group * packed_.channel_chunks + chunk) * Parts * kTileElements;
   }
 
   void attend_to_block(MaskWork work) {
     slots_ = divide_up(at_.num_keys, kTileSteps);
-    factor_ = score_factor_;
+    factor_ = state_.score_factor;
     score();
     mask(work);
-    for (int group = 0; group < kRowGroups; ++group)
-      raise_row_maxima<Parts>(w_.slot(group, 0), slots_, factor_, group, state_, w_.output, packed_.channel_groups);
+    if (!state_.is_bounded) raise_maxima();
     exponentiate();
     add_values();
-    has_output_ = true;
+    state_.has_output = true;
   }
 
   // S = Q K^T into the score slots.
@@ -142,15 +184,20 @@ class TileQueryBlock {
     if (work.by_position || has_padding_keys) mask.by_position();
   }
 
+  void raise_maxima() {
+    for (int group = 0; group < kRowGroups; ++group)
+      raise_row_maxima<Parts>(w_.slot(group, 0), slots_, factor_, group, state_, output_, packed_.channel_groups);
+  }
+
   void exponentiate() {
     const Vec factor = broadcast(factor_);
     for (int row = 0; row < kBlockRows; ++row) {
       // A query that has seen no key yet has maximum -inf; -inf - -inf would be NaN.
       const float maximum = state_.maximum[row] == kMinusInfinity ? 0.0f : state_.maximum[row];
       float* scores = w_.slot(row / kTileRows, 0) + row % kTileRows * 16;
-      Vec sum = exponentiate_slot_row<Parts>(scores, factor, broadcast(maximum));
-      for (int64_t slot = 1; slot < slots_; ++slot)
-        sum += exponentiate_slot_row<Parts>(scores + slot * kSlotFloats<Parts>, factor, broadcast(maximum));
+      Vec sum = Vec{};
+      for (int64_t slot = 0; slot < slots_; ++slot)
+        sum = exponentiate_slot_row<Parts>(scores + slot * kSlotFloats<Parts>, factor, broadcast(maximum), sum);
       store(state_.sum[row], load(state_.sum[row]) + sum);
     }
   }
@@ -160,7 +207,7 @@ class TileQueryBlock {
     const TileElement* values = values_ + at_.first_key / kTileSteps * packed_.value_chunk_size();
     if (Parts == 1 && slots_ == 2) return add_values_with_resident_probabilities(values);
     for (int64_t g = 0; g < packed_.channel_groups; g += 2) {
-      float* output = w_.output + g * kRowGroups * kSumElements;
+      float* output = output_ + g * kRowGroups * kSumElements;
       load_output(output);
       for (int64_t slot = 0; slot < slots_; ++slot) {
         const TileElement* value = values + slot * packed_.value_chunk_size() + g * Parts * kTileElements;
@@ -174,7 +221,7 @@ class TileQueryBlock {
   }
 
   void load_output(const float* output) {
-    if (!has_output_) return zero_sums();
+    if (!state_.has_output) return zero_sums();
     load_tile<0>(output);
     load_tile<1>(output + kSumElements);
     load_tile<2>(output + 2 * kSumElements);
@@ -189,10 +236,10 @@ class TileQueryBlock {
     load_tile<7>(probabilities(1, 1));
     for (int64_t g = 0; g < packed_.channel_groups; ++g) {
       const TileElement* value = values + g * kTileElements;
-      float* output = w_.output + g * kRowGroups * kSumElements;
+      float* output = output_ + g * kRowGroups * kSumElements;
       load_tile_streaming<2>(value);
       load_tile_streaming<3>(value + packed_.value_chunk_size());
-      if (has_output_) {
+      if (state_.has_output) {
         load_tile<0>(output);
         load_tile<1>(output + kSumElements);
       } else {
@@ -214,20 +261,20 @@ class TileQueryBlock {
 
   // A query that saw no key has sum 0, and its output is 0 by definition.
   void write_output() {
-    const auto rows = rows_of<Element>(p_.output, at_.batch, at_.head, at_.first_query, at_.num_queries, p_.v_dim);
+    const auto rows = block_rows(p_.output, p_.v_dim);
     for (int group = 0; group < kRowGroups; ++group) {
       const Vec sums = state_.row_sums(group);
       alignas(64) float factors[kLanes];
       store(factors, sums == 0.0f ? Vec{} : 1.0f / sums);
       for (int64_t i = 0; i < kTileRows && group * kTileRows + i < rows.count; ++i)
-        write_row(rows, group, i, has_output_ ? factors[i] : 0.0f);
+        write_row(rows, group, i, state_.has_output ? factors[i] : 0.0f);
     }
   }
 
   void write_row(const Rows<Element>& rows, int group, int64_t i, float factor) {
     for (int64_t g = 0; g < packed_.channel_groups; ++g) {
-      const Vec o = load(w_.output + (g * kRowGroups + group) * kSumElements + i * 16);
-      store(w_.staging + g * 16, has_output_ ? o * factor : Vec{});
+      const Vec o = load(output_ + (g * kRowGroups + group) * kSumElements + i * 16);
+      store(w_.staging + g * 16, state_.has_output ? o * factor : Vec{});
     }
     store_row(const_cast<Element*>(rows.base) + (group * kTileRows + i) * rows.row_stride, rows.column_stride,
               rows.channels, w_.staging);
@@ -247,20 +294,26 @@ class TileQueryBlock {
   BlockPlace at_;
   TileSoftmaxState& state_;
   const TileElement *keys_, *values_;
-  float score_factor_ = 1.0f;  // from stored to base-2 scores
-  float factor_ = 1.0f;        // the same for the block in hand
+  TileElement* queries_;
+  float* output_;
+  float factor_ = 1.0f;  // from the scores of the block in hand to base 2
   int64_t slots_ = 0;
-  bool has_output_ = false;
 };
 
-// All memory of a forward call and its two phases.
+// All memory of a forward call, and its two phases: pack, attend.
 template <int Parts>
 class TileForward {
  public:
-  TileForward(const Problem& p, Arena arena) : p_(p), padding_(p, arena), packed_(p, arena) {
+  TileForward(const Problem& p, Arena arena)
+      : p_(p),
+        padding_(p, arena),
+        packed_(p),
+        schedule_(p, packed_.bytes_per_head(), arena),
+        blocks_per_item_(tile_blocks_per_item(p, packed_.bytes_per_head(), kBlockRows)) {
+    packed_.place(schedule_.slots(), arena);
     first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
     Arena one(nullptr);
-    TileWorkspace<Parts>(p, one);
+    TileWorkspace<Parts>(p, blocks_per_item_, one);
     workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
   }
 
@@ -270,41 +323,69 @@ class TileForward {
   template <class Element>
   bool run() {
     padding_.fill(p_);
-    const int64_t chunks = packed_.key_chunks, blocks = divide_up(p_.seq_len, kBlockRows);
-    const int64_t groups = divide_up(chunks, kChunksPerItem);
-    WorkQueue packing(p_.batch_size * p_.num_kv_heads * groups), attending(p_.batch_size * p_.num_heads * blocks);
+    schedule_.reset();
+    const int64_t items = divide_up(p_.seq_len, blocks_per_item_ * kBlockRows);
     std::atomic<bool> fits{true};
     on_threads(p_.threads, [&](int64_t thread) {
       Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const TileWorkspace<Parts> workspace(p_, arena);
+      const TileWorkspace<Parts> workspace(p_, blocks_per_item_, arena);
       const TileRegisters registers;
-      packing.drain([&](int64_t item) {
-        const int64_t first = item % groups * kChunksPerItem;
-        for (int64_t chunk = first; chunk < std::min(first + kChunksPerItem, chunks); ++chunk)
-          if (!packed_.template pack<Element>(p_, item / groups, chunk)) fits = false;
-      });
-      wait_for_all(p_.threads);
-      if (!fits) return;
-      attending.drain([&](int64_t item) {
-        if (!attend<Element>(item / blocks, blocks - 1 - item % blocks, workspace)) fits = false;
-      });
+      schedule_.run(
+          thread, divide_up(packed_.key_chunks, kChunksPerItem), items * p_.group_size(),
+          [&](int64_t kv_head, int64_t slot, int64_t item) {
+            if (!pack<Element>(kv_head, slot, item)) fits = false;
+          },
+          [&](int64_t kv_head, int64_t slot, int64_t item) {
+            // Later blocks of a causal problem see more keys: they come first, short ones fill gaps.
+            const int64_t first = (items - 1 - item % items) * blocks_per_item_ * kBlockRows;
+            if (fits && !attend<Element>(kv_head, slot, item / items, first, workspace)) fits = false;
+          });
     });
     return fits;
   }
 
  private:
-  static constexpr int64_t kChunksPerItem = 8;
+  static constexpr int64_t kChunksPerItem = 4;
   static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
 
   template <class Element>
-  bool attend(int64_t head_index, int64_t block, const TileWorkspace<Parts>& w) {
-    const int64_t first = block * kBlockRows, count = std::min<int64_t>(kBlockRows, p_.seq_len - first);
-    const BlockPlace at{head_index / p_.num_heads, head_index % p_.num_heads, first, count, 0, 0};
-    return TileQueryBlock<Element, Parts>(p_, w, packed_, at).run(padding_.of(at.batch));
+  bool pack(int64_t kv_head, int64_t slot, int64_t item) {
+    const int64_t first = item * kChunksPerItem, end = std::min(first + kChunksPerItem, packed_.key_chunks);
+    bool fits = true;
+    for (int64_t chunk = first; chunk < end; ++chunk) fits &= packed_.template pack<Element>(p_, kv_head, slot, chunk);
+    return fits;
+  }
+
+  // Blocks of queries side by side: each block of keys is fetched once for all of them.
+  template <class Element>
+  bool attend(int64_t kv_head, int64_t slot, int64_t head_in_group, int64_t first_query, const TileWorkspace<Parts>& w) {
+    const int64_t batch = kv_head / p_.num_kv_heads;
+    const int64_t head = kv_head % p_.num_kv_heads * p_.group_size() + head_in_group;
+    const int64_t end_query = std::min(first_query + blocks_per_item_ * kBlockRows, p_.seq_len);
+    const KeptKeys& kept = padding_.of(batch);
+    const auto block_at = [&](int64_t first) {
+      const BlockPlace at{batch, head, first, std::min<int64_t>(kBlockRows, end_query - first), 0, 0};
+      return TileQueryBlock<Element, Parts>(p_, w, packed_, slot, at, (first - first_query) / kBlockRows);
+    };
+    const float largest_key_norm = packed_.largest_key_norm(slot);
+    for (int64_t first = first_query; first < end_query; first += kBlockRows)
+      if (!block_at(first).begin(largest_key_norm)) return false;
+    const Range keys = intersect(keys_seen_by_any(p_, first_query, end_query - first_query), kept.range);
+    for (int64_t key = keys.begin / kTileSteps * kTileSteps; key < keys.end; key += kTileBlockKeys)
+      for (int64_t first = first_query; first < end_query; first += kBlockRows) {
+        const int64_t count = std::min<int64_t>(kBlockRows, end_query - first);
+        const Range seen = intersect(keys_seen_by_any(p_, first, count), kept.range);
+        const Range block = {key, std::min(key + kTileBlockKeys, seen.end)};
+        if (!intersect(block, seen).empty()) block_at(first).attend_to(block, kept);
+      }
+    for (int64_t first = first_query; first < end_query; first += kBlockRows) block_at(first).finish();
+    return true;
   }
 
   const Problem& p_;
   PaddingSummary padding_;
   PackedTiles<Parts> packed_;
+  HeadSchedule schedule_;
+  int64_t blocks_per_item_;
   int64_t first_workspace_, workspace_bytes_;
 };

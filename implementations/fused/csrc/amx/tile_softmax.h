@@ -14,13 +14,21 @@ constexpr int64_t kSlotFloats = (Parts > 2 ? Parts : 2) * kSumElements;
 template <int Parts>
 constexpr int kExpDegree = Parts == 1 ? 3 : Parts == 2 ? 4 : 5;
 
+// When no score of the block can leave [-kBoundedScore, kBoundedScore] (Cauchy-Schwarz: norms of
+// queries and keys), that bound serves as maximum from the start, and none is searched for.
+constexpr float kBoundedScore = 30.0f;
+
 struct TileSoftmaxState {
   alignas(64) float maximum[kBlockRows];      // in base 2, scaled
   alignas(64) float sum[kBlockRows][kLanes];  // per row, 16 partial sums
+  float score_factor;                         // from stored to base-2 scores
+  bool is_bounded;
+  bool has_output;
 
   void reset() {
     for (int group = 0; group < kRowGroups; ++group) store(maximum + group * kTileRows, broadcast(kMinusInfinity));
     std::memset(sum, 0, sizeof sum);
+    has_output = false;
   }
 
   // 16 rows' sums, one per lane.
@@ -75,9 +83,10 @@ static void raise_row_maxima(const float* slots, int64_t num_slots, float factor
   rescale_rows(state, group, factors, output, channel_groups);
 }
 
-// One row of a slot: scores become parts of probabilities, in place; returns the sums.
+// One row of a slot: scores become parts of probabilities, in place. Returns sum plus their sums;
+// with one part those of the rounded numbers, so that a query with one key gets its value exactly.
 template <int Parts>
-FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum) {
+FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum, Vec sum) {
   constexpr int kDegree = kExpDegree<Parts>;
   const Vec low = exp2<kDegree>(load(row) * factor - maximum);
   const Vec high = exp2<kDegree>(load(row + kSumElements) * factor - maximum);
@@ -85,5 +94,7 @@ FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum) {
   split_truncating<Parts>({(__m512)low, (__m512)high}, parts);
   FUSED_UNROLL
   for (int part = 0; part < Parts; ++part) _mm512_store_si512(row + part * kSumElements, parts[part]);
-  return low + high;
+  if constexpr (Parts > 1) return sum + (low + high);
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
+  return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)parts[0], ones);
 }

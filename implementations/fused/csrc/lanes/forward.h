@@ -12,29 +12,33 @@
 constexpr int kMaxVectors = 3;  // vectors of queries in a full block
 constexpr int64_t kBlockWidth = kMaxVectors * kLanes;
 
-// Keys as row panels and values as column panels, for all key/value heads.
+// Keys as row panels and values as column panels, for the heads of one group, by slot.
 struct PackedKeysValues {
   float *keys, *values;
   int64_t keys_per_head, values_per_head, value_panel_stride, num_value_panels;
 
-  PackedKeysValues(const Problem& p, Arena& arena) {
-    const int64_t heads = p.batch_size * p.num_kv_heads;
+  static int64_t bytes_per_head(const Problem& p) {
+    const int64_t values = round_up(p.v_dim, kPanelRows) * p.kv_seq_len;
+    return (padded_to_panel(p.kv_seq_len) * p.qk_dim + values) * int64_t(sizeof(float));
+  }
+
+  PackedKeysValues(const Problem& p, int64_t slots, Arena& arena) {
     value_panel_stride = p.kv_seq_len * kPanelRows;
     num_value_panels = divide_up(p.v_dim, kPanelRows);
     keys_per_head = padded_to_panel(p.kv_seq_len) * p.qk_dim;
     values_per_head = num_value_panels * value_panel_stride;
-    keys = arena.take<float>(heads * keys_per_head);
-    values = arena.take<float>(heads * values_per_head);
+    keys = arena.take<float>(slots * keys_per_head);
+    values = arena.take<float>(slots * values_per_head);
   }
 
   template <class Element>
-  void pack(const Problem& p, int64_t head_index, Range rows, float* staging) {
-    const int64_t batch = head_index / p.num_kv_heads, head = head_index % p.num_kv_heads;
+  void pack(const Problem& p, int64_t kv_head, int64_t slot, Range rows, float* staging) {
+    const int64_t batch = kv_head / p.num_kv_heads, head = kv_head % p.num_kv_heads;
     const int64_t count = rows.end - rows.begin;
     pack_row_panels(rows_of<Element>(p.key, batch, head, rows.begin, count, p.qk_dim), staging,
-                    keys + head_index * keys_per_head + rows.begin * p.qk_dim);
+                    keys + slot * keys_per_head + rows.begin * p.qk_dim);
     pack_column_panels(rows_of<Element>(p.value, batch, head, rows.begin, count, p.v_dim), value_panel_stride,
-                       staging, values + head_index * values_per_head + rows.begin * kPanelRows);
+                       staging, values + slot * values_per_head + rows.begin * kPanelRows);
   }
 };
 
@@ -55,11 +59,11 @@ struct ForwardWorkspace {
 template <class Element, int Vectors>
 class QueryBlock {
  public:
-  QueryBlock(const Problem& p, const ForwardWorkspace& w, const PackedKeysValues& packed, const BlockPlace& at)
+  QueryBlock(const Problem& p, const ForwardWorkspace& w, const PackedKeysValues& packed, int64_t slot,
+             const BlockPlace& at)
       : p_(p), w_(w), at_(at) {
-    const int64_t kv_head = at.batch * p.num_kv_heads + at.head / p.group_size();
-    keys_ = packed.keys + kv_head * packed.keys_per_head;
-    values_ = packed.values + kv_head * packed.values_per_head;
+    keys_ = packed.keys + slot * packed.keys_per_head;
+    values_ = packed.values + slot * packed.values_per_head;
     value_panel_stride_ = packed.value_panel_stride;
     num_value_panels_ = packed.num_value_panels;
   }
@@ -138,11 +142,15 @@ class QueryBlock {
   int64_t value_panel_stride_, num_value_panels_;
 };
 
-// All memory of a forward call and the two phases that use it.
+// All memory of a forward call, and its two phases: pack, attend.
 class Forward {
  public:
   Forward(const Problem& p, Arena arena)
-      : p_(p), block_keys_(keys_per_block(kBlockWidth)), padding_(p, arena), packed_(p, arena) {
+      : p_(p),
+        block_keys_(keys_per_block(kBlockWidth)),
+        padding_(p, arena),
+        schedule_(p, PackedKeysValues::bytes_per_head(p), arena),
+        packed_(p, schedule_.slots(), arena) {
     first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
     Arena one(nullptr);
     ForwardWorkspace(p, block_keys_, one);
@@ -154,15 +162,19 @@ class Forward {
   template <class Element>
   void run() {
     padding_.fill(p_);
+    schedule_.reset();
     const int64_t chunks = divide_up(p_.kv_seq_len, kRowsPerPackingItem);
     const int64_t blocks = divide_up(p_.seq_len, kBlockWidth);
-    WorkQueue packing(p_.batch_size * p_.num_kv_heads * chunks), attending(p_.batch_size * p_.num_heads * blocks);
     on_threads(p_.threads, [&](int64_t thread) {
       Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
       const ForwardWorkspace workspace(p_, block_keys_, arena);
-      packing.drain([&](int64_t item) { pack_chunk<Element>(item / chunks, item % chunks, workspace); });
-      wait_for_all(p_.threads);
-      attending.drain([&](int64_t item) { attend<Element>(item / blocks, item % blocks, blocks, workspace); });
+      schedule_.run(
+          thread, chunks, blocks * p_.group_size(),
+          [&](int64_t kv_head, int64_t slot, int64_t item) { pack_chunk<Element>(kv_head, slot, item, workspace); },
+          [&](int64_t kv_head, int64_t slot, int64_t item) {
+            // Later blocks of a causal problem see more keys: they come first, short ones fill gaps.
+            attend<Element>(kv_head, slot, item / blocks, blocks - 1 - item % blocks, workspace);
+          });
     });
   }
 
@@ -171,30 +183,32 @@ class Forward {
   static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
 
   template <class Element>
-  void pack_chunk(int64_t head_index, int64_t chunk, const ForwardWorkspace& w) {
+  void pack_chunk(int64_t kv_head, int64_t slot, int64_t chunk, const ForwardWorkspace& w) {
     const int64_t begin = chunk * kRowsPerPackingItem;
-    packed_.pack<Element>(p_, head_index, {begin, std::min(begin + kRowsPerPackingItem, p_.kv_seq_len)}, w.staging);
+    const int64_t end = std::min(begin + kRowsPerPackingItem, p_.kv_seq_len);
+    packed_.pack<Element>(p_, kv_head, slot, {begin, end}, w.staging);
   }
 
-  // Later blocks of a causal problem see more keys: they come first, short ones fill the gaps.
   template <class Element>
-  void attend(int64_t head_index, int64_t block, int64_t blocks, const ForwardWorkspace& w) {
-    const int64_t first = (blocks - 1 - block) * kBlockWidth;
-    const int64_t count = std::min(kBlockWidth, p_.seq_len - first);
-    const BlockPlace at{head_index / p_.num_heads, head_index % p_.num_heads, first, count, 0, 0};
-    if (count > 2 * kLanes) return attend_with<Element, 3>(at, w);
-    if (count > kLanes) return attend_with<Element, 2>(at, w);
-    attend_with<Element, 1>(at, w);
+  void attend(int64_t kv_head, int64_t slot, int64_t head_in_group, int64_t block, const ForwardWorkspace& w) {
+    const int64_t batch = kv_head / p_.num_kv_heads;
+    const int64_t head = kv_head % p_.num_kv_heads * p_.group_size() + head_in_group;
+    const int64_t first = block * kBlockWidth, count = std::min(kBlockWidth, p_.seq_len - first);
+    const BlockPlace at{batch, head, first, count, 0, 0};
+    if (count > 2 * kLanes) return attend_with<Element, 3>(at, slot, w);
+    if (count > kLanes) return attend_with<Element, 2>(at, slot, w);
+    attend_with<Element, 1>(at, slot, w);
   }
 
   template <class Element, int Vectors>
-  void attend_with(const BlockPlace& at, const ForwardWorkspace& w) {
-    QueryBlock<Element, Vectors>(p_, w, packed_, at).run(padding_.of(at.batch), block_keys_);
+  void attend_with(const BlockPlace& at, int64_t slot, const ForwardWorkspace& w) {
+    QueryBlock<Element, Vectors>(p_, w, packed_, slot, at).run(padding_.of(at.batch), block_keys_);
   }
 
   const Problem& p_;
   int64_t block_keys_;
   PaddingSummary padding_;
+  HeadSchedule schedule_;
   PackedKeysValues packed_;
   int64_t first_workspace_, workspace_bytes_;
 };
