@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from harness.analysis.cells import cells_of, is_ok
@@ -172,7 +173,7 @@ def _objections(cell: Mapping[Any, Any], limits: Constraints) -> Iterator[str]:
 
 def _kept_rows(rows: pd.DataFrame, allowed: set[tuple[str, str]]) -> pd.DataFrame:
     pairs = zip(rows["case_key"], rows["implementation"], strict=True)
-    return rows[[pair in allowed for pair in pairs]]
+    return rows[np.array([pair in allowed for pair in pairs], bool)]
 
 
 def _cells(

@@ -89,7 +89,9 @@ def line_chart(
     """A measure along an axis, one line per implementation, intervals as bars."""
     import altair as alt
 
-    x_scale = alt.Scale(type="log", base=2, nice=False) if min(values) > 0 else alt.Scale()
+    x_scale = (
+        alt.Scale(type="log", base=2, nice=False) if min(values, default=0) > 0 else alt.Scale()
+    )
     x = alt.X("x:Q", title=axis, scale=x_scale, axis=alt.Axis(values=list(values), format="d"))
     axis_of_y = alt.Axis(labelExpr=measure.label) if measure.label else alt.Axis(format="~g")
     y_scale = alt.Scale(type="log", base=measure.base) if measure.base else alt.Scale(zero=True)

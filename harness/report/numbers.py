@@ -83,10 +83,11 @@ def in_roundoffs(value: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """``0.7 %``, ``3 %``, ``12 %``."""
-    return f"{significant(100 * value, 2) if value < 0.095 else f'{100 * value:.0f}'} %".replace(
-        ".0 %", " %"
-    )
+    """``0.7 %``, ``3 %``, ``12 %``; ``<0.1 %`` for what is not quite nothing."""
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    text = f"{100 * value:.1f}" if value < 0.095 else f"{100 * value:.0f}"
+    return f"{text.removesuffix('.0')} %"
 
 
 def count(number: int, noun: str) -> str:

@@ -98,10 +98,12 @@
   ];
   const order = (a, b) => {
     const column = columns[state.sort];
-    const number = column.number && [column.number(a), column.number(b)];
-    const isNumber = number && number.every((v) => v != null && !Number.isNaN(v));
-    const result = isNumber ? number[0] - number[1] : String(column.get(a)).localeCompare(String(column.get(b)));
-    return state.down ? -result : result;
+    const sign = state.down ? -1 : 1;
+    if (!column.number) return sign * String(column.get(a)).localeCompare(String(column.get(b)));
+    const [one, other] = [column.number(a) ?? NaN, column.number(b) ?? NaN];
+    if (Number.isNaN(one) && Number.isNaN(other)) return sign * String(column.get(a)).localeCompare(String(column.get(b)));
+    if (Number.isNaN(one) || Number.isNaN(other)) return Number.isNaN(one) ? 1 : -1; // the missing last
+    return sign * (one - other);
   };
   function visible() {
     const records = shown().filter((r) => !state.keys || state.keys.has(r.key));

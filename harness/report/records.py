@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from harness.analysis.cells import varying_axes
 from harness.analysis.pairs import log_times
 from harness.columns import AXES
@@ -140,13 +142,15 @@ def _quickest(content: Content) -> dict[str, float]:
 
 
 def _rounded(value: Any) -> Any:
-    """JSON without noise: six significant digits, null for what is missing."""
+    """JSON without noise: whole numbers as they are, others to six digits, null where missing."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, (str, bool)):
         return value
     if numbers.is_absent(value):
         return None
+    if isinstance(value, (int, np.integer)):
+        return int(value)
     number = float(f"{float(value):.{_DIGITS}g}")
     return int(number) if number == int(number) and abs(number) < 2**53 else number
 
