@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import textwrap
@@ -275,6 +276,11 @@ def test_the_shortest_plugin_of_the_interface_s_docstring_works(folder: Path) ->
     torch.testing.assert_close(
         output.double(), exact_attention(case.config, inputs), atol=1e-6, rtol=0
     )
+
+
+def test_every_method_of_the_interface_is_checked_at_loading() -> None:
+    methods = {name for name, value in vars(Implementation).items() if inspect.isfunction(value)}
+    assert set(registry._METHODS) == {name for name in methods if not name.startswith("_")}
 
 
 def test_every_implementation_that_is_shipped_loads() -> None:

@@ -75,6 +75,14 @@ def test_every_dtype_is_computed_to_its_own_accuracy(name: str, dtype: str, boun
 
 
 @every_implementation
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_error_is_at_most_twice_that_of_naive_in_the_same_dtype(name: str, dtype: str) -> None:
+    case = case_of(batch_size=1, seq_len=128, head_dim=64, dtype=dtype)
+    inputs = random_inputs(case)
+    assert largest_error(name, case, inputs) <= 2 * largest_error("naive", case, inputs) + 1e-5
+
+
+@every_implementation
 @pytest.mark.parametrize("head_dim", [1, 3, 20, 63, 80, 100, 200, 300, 512])
 def test_every_head_dim_is_right(name: str, head_dim: int) -> None:
     case = case_of(batch_size=1, num_heads=2, head_dim=head_dim)

@@ -7,11 +7,12 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 
-from harness.interface import Case, dense_keep
+from harness.interface import Case, MaskTensors, dense_keep
 from implementations.xformers import (
     Xformers,
     XformersCutlass,
@@ -19,7 +20,13 @@ from implementations.xformers import (
     XformersFa3,
     XformersSplitK,
 )
-from tests.implementations.exact import case_of, mask_tensors
+from tests.implementations.exact import (
+    case_of,
+    exact_attention,
+    in_float64,
+    mask_tensors,
+    random_inputs,
+)
 
 needs_xformers = pytest.mark.skipif(
     importlib.util.find_spec("xformers") is None, reason="needs the xformers package"
@@ -228,3 +235,44 @@ def test_rows_without_keys_are_emptied_after_the_kernel() -> None:
     assert not bool(torch.isneginf(mask.bias).all(dim=-1).any())
     emptied = mask.empty_excluded_rows(torch.ones(3, 4, 5, 8))
     assert (emptied == 0).all(dim=-1)[0, 0].tolist() == [True, True, True, False, False]
+
+
+@pytest.mark.gpu
+@needs_xformers
+@pytest.mark.parametrize("kind", [Xformers, XformersCutlass])
+@pytest.mark.parametrize("mode", ["forward", "forward_backward"])
+def test_a_bias_of_odd_length_gives_the_right_result_on_a_card(
+    kind: type[Xformers], mode: str
+) -> None:
+    sizes = {"batch_size": 133, "num_heads": 8, "seq_len": 77}
+    case = on_cuda("bias:random", mode, **sizes)
+    if reasons := kind().unsupported_reasons(case):
+        assert any("library does not load" in reason for reason in reasons)
+        return
+    inputs = random_inputs(case)
+    on_card = replace(
+        inputs,
+        **{name: getattr(inputs, name).detach().cuda() for name in ("q", "k", "v")},
+        masks=MaskTensors(bias=inputs.masks.bias.cuda() if inputs.masks.bias is not None else None),
+    )
+    leaves = [x.requires_grad_(mode != "forward") for x in (on_card.q, on_card.k, on_card.v)]
+    output = kind().prepare(case, on_card)()
+    gap = output.detach().cpu().double() - exact_attention(case.config, in_float64(inputs)).detach()
+    assert float(gap.abs().max()) < 5e-3
+    if mode != "forward":
+        for gradient in torch.autograd.grad(output, leaves, torch.ones_like(output)):
+            assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.gpu
+@needs_xformers
+def test_float32_is_as_exact_as_its_tensor_cores_allow() -> None:
+    case = on_cuda(dtype="float32", seq_len=1024, batch_size=1)
+    if reasons := XformersCutlass().unsupported_reasons(case):
+        assert any("library does not load" in reason for reason in reasons)
+        return
+    inputs = random_inputs(case)
+    on_card = replace(inputs, q=inputs.q.cuda(), k=inputs.k.cuda(), v=inputs.v.cuda())
+    gap = XformersCutlass().prepare(case, on_card)().cpu() - exact_attention(case.config, inputs)
+    tolerance = 1e-3 if torch.backends.cuda.matmul.allow_tf32 else 1e-5
+    assert float(gap.abs().max()) < tolerance
