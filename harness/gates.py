@@ -11,7 +11,9 @@ import math
 
 from harness.attention import Case, DType, Scope
 from harness.distributions import GAUSSIAN
+from harness.interface import Contract
 from harness.measures import Expected, Measure
+from harness.rounding import factor_rounding, units
 
 # The bound is validated on the CPU; elsewhere it gates with slack until it is validated there.
 _BOUND_SLACK = {"cpu": 1.0}
@@ -32,7 +34,7 @@ _FEWEST_AVERAGED = 512  # elements; an average of fewer strays by chance
 
 
 def gate_faults(
-    case: Case, name: str, measures: dict[str, Measure], expected: Expected
+    case: Case, name: str, measures: dict[str, Measure], expected: Expected, contract: Contract
 ) -> list[str]:
     """Reasons, in sentences with value and limit, why an output is wrong; none if it is right."""
     faults = []
@@ -41,7 +43,7 @@ def gate_faults(
         faults.append(_beyond_bound(measures))
     enough = expected.value.numel() >= _FEWEST_AVERAGED
     if _is_plain_gaussian(case) and name != "lse" and enough:
-        faults += _average_faults(case, name, measures, expected)
+        faults += _average_faults(case, name, measures, expected, contract)
     return faults
 
 
@@ -71,11 +73,11 @@ def _is_cancelled(expected: Expected) -> bool:
 
 
 def _average_faults(
-    case: Case, name: str, measures: dict[str, Measure], expected: Expected
+    case: Case, name: str, measures: dict[str, Measure], expected: Expected, contract: Contract
 ) -> list[str]:
-    low = case.config.dtype in _LOW
+    low, unit_u = _gate_unit(case, contract)
     kind = "output" if name in ("o", "y") else "gradient"
-    rms_gate = _RMS_GATES_U[case.scope, kind][low]
+    rms_gate = _RMS_GATES_U[case.scope, kind][low] * unit_u
     faults = []
     rms = _number(measures, "rms_relative_u")
     if not rms <= rms_gate and not _is_cancelled(expected):
@@ -83,7 +85,16 @@ def _average_faults(
     bias, spread = _number(measures, "bias_u"), measures.get("bias_error_u")
     if name != "o" or not isinstance(spread, float):
         return faults
-    bias_gate = _BIAS_GATES_U[low] + 4 * spread  # the mean of few rows strays by chance
+    # The mean of few rows strays by chance.
+    bias_gate = _BIAS_GATES_U[low] * unit_u + 4 * spread
     if not abs(bias) <= bias_gate:
         faults.append(f"bias {bias:.3g} u (at most {bias_gate:.2g} u on gaussian inputs)")
     return faults
+
+
+def _gate_unit(case: Case, contract: Contract) -> tuple[bool, float]:
+    """Whether the gates of low precision hold, and the size in u of the unit that they are in."""
+    factors = factor_rounding(units(case.config.dtype), contract)
+    if factors:
+        return True, factors / case.config.dtype.unit_roundoff
+    return case.config.dtype in _LOW, 1.0

@@ -87,6 +87,9 @@ class Contract(StrEnum):
 
     FUSED = "fused"  # products, softmax and sums in float32 whatever the inputs' dtype
     MATERIALISED = "materialised"  # scores and probabilities rounded to the inputs' dtype
+    # Of float32 inputs only, sums in float32 nevertheless; other dtypes are judged as fused:
+    TF32 = "tf32"  # factors of products rounded to 11 bits, as TF32 tensor cores do
+    BF16X3 = "bf16x3"  # products of two bfloat16 halves each, the smallest of four left out
 
 
 @runtime_checkable

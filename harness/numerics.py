@@ -154,7 +154,7 @@ def _judge_one(
     measures = measure(got, expected, unit, bound)
     measures |= {"certified": reference.certified, "contract": contract.value}
     faults = pattern_faults(got, expected)
-    return measures, faults + gate_faults(reference.case, name, measures, expected)
+    return measures, faults + gate_faults(reference.case, name, measures, expected, contract)
 
 
 def _inputs_are_finite(reference: Reference) -> bool:

@@ -6,6 +6,7 @@ accumulation (float32, or float64 for float64)::
     A_i = max_j scale * sum_c |q_ic| |k_jc|      s_i = max_j |s_ij|      over the n_i attended keys
     fused:         eta_i = 2 (sqrt(D) u32 A_i + 2 u32 s_i) + (sqrt(n_i) + 4) u32 (+ 2 u if low)
     materialised:  eta_i = 2 (sqrt(D) u32 A_i + 2 u s_i) + (sqrt(n_i) + 4) u32 + 3 u
+    tf32, bf16x3:  eta_i = fused, + 4 u_p A_i + 2 u_p, u_p = 2^-11 or 2^-16, for float32 inputs
     pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|) + flush (1 + n_i)
 
 The square roots are the probabilistic form of sums of D or n_i roundings. tau is half the smallest
@@ -113,13 +114,21 @@ class RowTerms:
 def score_term(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
     """Relative error that rounded scores put into each probability of a row."""
     of_score = u.result if contract is Contract.MATERIALISED else u.accumulate
-    rounded = math.sqrt(head_dim) * u.accumulate * rows.product + 2 * of_score * rows.score
-    return 2 * (rounded + rows.operands)
+    of_products = math.sqrt(head_dim) * u.accumulate + 2 * factor_rounding(u, contract)
+    return 2 * (of_products * rows.product + 2 * of_score * rows.score + rows.operands)
+
+
+def factor_rounding(u: Units, contract: Contract) -> float:
+    """Unit roundoff to which the factors of a product are cut before it; 0 where they are not."""
+    if u.result != DType.FLOAT32.unit_roundoff:
+        return 0.0
+    return {Contract.TF32: 2.0**-11, Contract.BF16X3: 2.0**-16}.get(contract, 0.0)
 
 
 def eta(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
     """Relative error of each row's output against P|V|."""
     total = score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
+    total = total + 2 * factor_rounding(u, contract)
     if contract is Contract.MATERIALISED:
         return total + 3 * u.result
     return total + 2 * u.result * u.is_low
