@@ -50,7 +50,7 @@ def _overall(content: Content, decision: Decision) -> Iterator[Sentence]:
     saves = rule is not None and first.regret - rule.regret > content.margin
     if rule is not None and saves:
         yield Sentence(
-            f"Use {_readable_rule(rule.policy)}: it costs {_regret(rule)} more time than the best "
+            f"Use {readable_policy(rule.policy)}: it costs {_regret(rule)} more time than the best "
             "of each case.",
             tuple(rule.choices),
         )
@@ -78,7 +78,8 @@ def _dearest(decision: Decision) -> Iterator[Sentence]:
         )
 
 
-def _readable_rule(policy: str) -> str:
+def readable_policy(policy: str) -> str:
+    """A two-way rule with the axis as people call it."""
     for axis, label in AXIS_LABELS.items():
         policy = policy.replace(f"up to {axis} ", f"up to {label} ")
     return policy

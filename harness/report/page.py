@@ -13,7 +13,7 @@ from harness.analysis.decide import Decision, decide
 from harness.analysis.pareto import pareto
 from harness.analysis.scaling import scaling
 from harness.report import charts, numbers
-from harness.report.answer import answer, crossover_range, line_text
+from harness.report.answer import answer, crossover_range, line_text, readable_policy
 from harness.report.content import Content, control_line, header_lines, machine_line
 from harness.report.records import facet_axes, facet_text, main_axis, records_of
 from harness.report.tables import (
@@ -141,7 +141,7 @@ def _regret_table(decision: Decision) -> Table:
     policies = [*decision.fixed, *([decision.rule] if decision.rule else [])]
     lines = [
         (
-            Field(r.policy, "best" if r.policy in decision.best else ""),
+            Field(readable_policy(r.policy), "best" if r.policy in decision.best else ""),
             Field(f"{numbers.percent(r.regret)}"),
             Field(f"[{numbers.percent(r.low)}, {numbers.percent(r.high)}]"),
             Field(str(r.num_cells)),
