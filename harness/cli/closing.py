@@ -19,7 +19,7 @@ def close(run: Path, config: RunConfig) -> int:
     console.print()
     render_terminal(run, console)
     (report,) = write_reports(run, ["md"])
-    for line in _next_steps(run, report):
+    for line in _next_steps(run, report, config):
         _say(console, line)
     failing = [row for row in read_rows(run) if row.status in config.fail_on]
     if failing:
@@ -34,13 +34,18 @@ def say_interrupted(run: Path) -> None:
     _say(console, f"  mha-bench sweep --resume {run}")
 
 
-def _next_steps(run: Path, report: Path) -> Iterator[str]:
+_PASSES_TO_RELY_ON = 3
+
+
+def _next_steps(run: Path, report: Path, config: RunConfig) -> Iterator[str]:
     yield ""
     yield f"Report: {report}"
     yield "Next:"
     yield f"  mha-bench compare {run} --against best"
-    yield f"  mha-bench report {run} --format md,csv"
-    yield "  mha-bench sweep --help"
+    if config.measure.passes < _PASSES_TO_RELY_ON:
+        yield f"  mha-bench sweep --resume {run} measure=standard    (more passes, to rely on)"
+    yield "  mha-bench sweep '+implementations.mine.target=my_kernel:Mine'    (your own)"
+    yield "  mha-bench list"
 
 
 def _failing(rows: list[Row]) -> str:

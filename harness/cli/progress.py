@@ -35,7 +35,8 @@ def watching(plan: Plan, console: Console) -> Iterator[Observer]:
         TextColumn("{task.fields[left]}"),
         TextColumn("[dim]{task.description}[/]"),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # Once a second: a livelier bar would take time from what is being measured.
+    with Progress(*columns, console=console, transient=True, refresh_per_second=1) as progress:
         yield _Bar(plan, progress)
 
 
@@ -79,7 +80,8 @@ class _Bar(_Watcher):
     def on_row(self, row: Row) -> None:
         problem = self._problem(row)
         if problem is not None:
-            self._progress.console.print(f"[yellow]{escape(problem)}[/]")
+            text = f"[yellow]{escape(problem)}[/]"
+            self._progress.console.print(text, highlight=False, soft_wrap=True)
 
     def on_message(self, text: str) -> None:
         self._progress.update(self._task, description=escape(text))
