@@ -72,6 +72,7 @@ __all__ = [
     "is_plain_causal",
     "missing_device",
     "operators_run",
+    "products_are_tf32",
     "torch_dtype",
 ]
 
@@ -174,7 +175,7 @@ class AttentionImplementation(ABC):
         return self.name
 
     def contract(self, case: Case) -> Contract:
-        return Contract.FUSED
+        return Contract.TF32 if products_are_tf32(case) else Contract.FUSED
 
     def expected_alloc_bytes(self, case: Case) -> int | None:
         return None
@@ -268,3 +269,10 @@ def missing_device(device: str) -> tuple[str, ...]:
             f"device=cuda (this machine has no CUDA device that torch {torch.__version__} sees)",
         )
     return ()
+
+
+def products_are_tf32(case: Case) -> bool:
+    """Whether torch's own matrix products shorten the factors of this case to TF32."""
+    allowed: str = torch.backends.cuda.matmul.fp32_precision
+    is_float32 = case.device == "cuda" and case.config.dtype is DType.FLOAT32
+    return is_float32 and allowed == "tf32"

@@ -22,6 +22,7 @@ from harness.interface import (
     Mode,
     Scope,
     dense_keep,
+    products_are_tf32,
 )
 
 
@@ -48,7 +49,7 @@ class Naive(AttentionImplementation):
     dropout = True
 
     def contract(self, case: Case) -> Contract:
-        return Contract.MATERIALISED
+        return Contract.TF32 if products_are_tf32(case) else Contract.MATERIALISED
 
     def expected_alloc_bytes(self, case: Case) -> int | None:
         """Scores and probabilities side by side, then the output; forward attention only."""

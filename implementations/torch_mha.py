@@ -28,6 +28,7 @@ from harness.interface import (
     dense_keep,
     is_plain_causal,
     operators_run,
+    products_are_tf32,
 )
 
 
@@ -49,6 +50,8 @@ class TorchMha(AttentionImplementation):
             yield f"scale={c.scale:g} (only 1/sqrt(head_dim))"
 
     def contract(self, case: Case) -> Contract:
+        if products_are_tf32(case):
+            return Contract.TF32
         return Contract.MATERIALISED if _may_take_fast_path(case) else Contract.FUSED
 
     def notes(self, case: Case) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from harness.interface import (
     Inputs,
     MaskTensors,
     dense_bias,
+    products_are_tf32,
 )
 from implementations.compiled.region import Region, attention_operator, missing_compiler
 
@@ -36,7 +37,7 @@ class CompiledNaive(AttentionImplementation):
         return missing_compiler(case.device)
 
     def contract(self, case: Case) -> Contract:
-        return Contract.MATERIALISED
+        return Contract.TF32 if products_are_tf32(case) else Contract.MATERIALISED
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         c = case.config
