@@ -123,13 +123,14 @@ def _reference(
 
 
 def fastest(pairs: CasePairs, margin: float) -> str | None:
-    """The implementation with the smallest ratio to the baseline; the baseline itself is 1."""
-    if pairs.baseline is None:
+    """The implementation with the smallest ratio to the reference, which itself has 1."""
+    reference = pairs.reference
+    if reference is None:
         return None
-    ratios = {pairs.baseline: 0.0}
+    ratios = {reference: 0.0}
     for name in pairs.implementations:
-        effect = pairs.effect(name, pairs.baseline, margin)
-        if effect is not None and name != pairs.baseline:
+        effect = pairs.effect(name, reference, margin)
+        if effect is not None and name != reference:
             ratios[name] = effect.centre
     return min(ratios, key=lambda name: (ratios[name], name))
 

@@ -98,13 +98,13 @@ def decide(
     kept = _kept_rows(chosen, allowed)
     pairs = pairs_by_case(kept)
     measured = _cells(cells, allowed, pairs, weights, rule_axis)
-    fixed = fixed_choices(measured)
+    fixed, control = fixed_choices(measured), control_of_run(rows)
     return Decision(
         best=_best_of(fixed, margin),
-        cells=_cell_table(cells, kept, weights, margin),
+        cells=_cell_table(cells, winners(kept, margin, control=control), weights),
         fixed=tuple(fixed),
         rule=best_rule(measured, rule_axis),
-        crossovers=tuple(crossovers(kept, margin=control_of_run(rows).margin(margin))),
+        crossovers=tuple(crossovers(kept, margin=control.margin(margin))),
         exclusions=exclusions,
         uncovered=weights.uncovered,
         uncovered_examples=weights.examples,
@@ -224,15 +224,12 @@ def _best_of(fixed: Sequence[Regret], margin: float) -> tuple[str, ...]:
     )
 
 
-def _cell_table(
-    cells: pd.DataFrame, kept: pd.DataFrame, weights: Weights, margin: float
-) -> pd.DataFrame:
+def _cell_table(cells: pd.DataFrame, best: pd.DataFrame, weights: Weights) -> pd.DataFrame:
     cases = cells.drop_duplicates("case_key")[["case_key", "case_id", *AXES]]
-    best = winners(kept, margin)
     table = cases.merge(best, on="case_key", how="left")
     shares = [weights.by_case.get(str(key), 0.0) for key in table["case_key"]]
     filled = {"state": table["state"].fillna("none"), "fastest": table["fastest"].fillna("none")}
-    names = [best if isinstance(best, tuple) else () for best in table["best"]]
+    names = [found if isinstance(found, tuple) else () for found in table["best"]]
     return table.assign(
         weight=pd.array(shares, dtype="Float64"), best=pd.Series(names, dtype="object"), **filled
     )

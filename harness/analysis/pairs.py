@@ -52,6 +52,14 @@ class CasePairs:
     def implementations(self) -> list[str]:
         return sorted({name for process in self.by_process.values() for name in process})
 
+    @property
+    def reference(self) -> str | None:
+        """What ratios can be taken against: the baseline, else whatever most processes measured."""
+        if self.baseline is not None:
+            return self.baseline
+        measured = Counter(name for process in self.by_process.values() for name in process)
+        return min(measured, key=lambda name: (-measured[name], name), default=None)
+
     def differences(self, implementation: str, reference: str) -> list[Array]:
         """Differences ``[round]`` of each process that measured both."""
         return [

@@ -18,9 +18,10 @@ from harness.analysis.between import MUST_MATCH, UNPAIRED_MARGIN, differing
 from harness.analysis.cells import KEY, cells_of, is_ok
 
 _SPREADS = 4.0
+_ENOUGH_RUNS = 4  # fewer don't show by how much runs differ anyway: the margin is doubled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # DataFrames have no single truth to compare by
 class RunAt:
     """One run of a trend."""
 
@@ -110,7 +111,8 @@ def _step(key: Any, series: Any, names: Sequence[str], margin: float) -> Step | 
     change = float(np.median(logs[at:]) - np.median(logs[:at]))
     inside = np.concatenate([logs[:at] - np.median(logs[:at]), logs[at:] - np.median(logs[at:])])
     scatter = _SPREADS * float(np.median(np.abs(inside)))
-    if abs(change) <= max(math.log1p(margin), scatter):
+    wide = margin if len(logs) >= _ENOUGH_RUNS else 2 * margin
+    if abs(change) <= max(math.log1p(wide), scatter):
         return None
     before, after = names[measured[at - 1]], names[measured[at]]
     return Step(str(key[0]), str(key[1]), math.exp(change), before, after)

@@ -36,14 +36,20 @@ WINNER_TYPES: dict[str, Any] = {
 
 
 def winners(
-    rows: pd.DataFrame, margin: float = DEFAULT_MARGIN, alpha: float = ALPHA
+    rows: pd.DataFrame,
+    margin: float = DEFAULT_MARGIN,
+    alpha: float = ALPHA,
+    control: Control | None = None,
 ) -> pd.DataFrame:
     """The best set of each case, columns ``WINNER_TYPES``.
 
     ``best`` is a tuple of names, the fastest first. ``runner_up`` is the fastest that is not in the
     set, ``none`` without one; its ratio is to the fastest.
+
+    Args:
+        control: The run's own control, where ``rows`` are only a part of the run.
     """
-    control = control_of_run(rows)
+    control = control_of_run(rows) if control is None else control
     lines = [
         _winner(pairs, control, control.margin(margin), alpha)
         for pairs in pairs_by_case(rows).values()

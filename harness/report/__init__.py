@@ -5,19 +5,33 @@
     content    one run, analysed once
     tables     its tables as plain strings       numbers   figures as people read them
     terminal, markdown, files                    the same tables in each format
-    between    two runs
+    answer     the sentences of the first screen
+    page, records, charts                        the HTML page and what its script gets
+    between, trends                              two runs, many runs
+    decision   constraints, workloads, predictions
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["render_compare", "render_terminal", "write_reports"]
+    from harness.analysis.decide import Constraints, Decision
+    from harness.analysis.predict import Prediction
+    from harness.analysis.workload import Demand
+
+__all__ = [
+    "render_compare",
+    "render_decision",
+    "render_prediction",
+    "render_terminal",
+    "render_trend",
+    "write_reports",
+]
 
 
 def render_terminal(run: Path, console: Console) -> None:
@@ -49,6 +63,34 @@ def render_compare(
     from harness.report import terminal
 
     return terminal.render_compare(run, other, console, against, margin, fail_on)
+
+
+def render_decision(
+    run: Path,
+    console: Console,
+    *,
+    constraints: Constraints,
+    workload: Sequence[Demand] | None = None,
+    margin: float | None = None,
+) -> Decision:
+    """Print what to use, under constraints and for a workload; see ``harness.analysis.decide``."""
+    from harness.report import terminal
+
+    return terminal.render_decision(run, console, constraints, workload, margin)
+
+
+def render_prediction(run: Path, console: Console, axes: Mapping[str, object]) -> list[Prediction]:
+    """Print what every implementation would take on a case; see ``harness.analysis.predict``."""
+    from harness.report import terminal
+
+    return terminal.render_prediction(run, console, axes)
+
+
+def render_trend(runs: Sequence[Path], console: Console) -> None:
+    """Print how the cells of several runs changed over time."""
+    from harness.report import terminal
+
+    terminal.render_trend(runs, console)
 
 
 def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) -> list[Path]:

@@ -35,11 +35,11 @@ def answer(content: Content, decision: Decision) -> list[Sentence]:
         return [Sentence("Nothing can be recommended: no implementation ran rightly.")]
     return [
         *_overall(content, decision),
-        *_where(content),
+        *_where(content, decision),
         *_flips(content, decision),
         *_price(content, decision),
         *_dearest(decision),
-        *_sureness(content),
+        *_sureness(content, decision),
         *_missing(content, decision),
     ]
 
@@ -99,11 +99,11 @@ def _regret(choice: Regret) -> str:
     )
 
 
-def _where(content: Content) -> Iterator[Sentence]:
+def _where(content: Content, decision: Decision) -> Iterator[Sentence]:
     """Cases grouped by their best set, the largest group first."""
     labels = _labels(content)
     groups: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
-    for winner in content.winners.to_dict("records"):
+    for winner in decision.cells.to_dict("records"):
         groups.setdefault(tuple(sorted(winner["best"])), []).append(winner)
     ranked = sorted(((n, g) for n, g in groups.items() if n), key=lambda g: (-len(g[1]), g[0]))
     if len(ranked) > _GROUPS:
@@ -161,7 +161,7 @@ def _shared_axes(content: Content, keys: Sequence[str]) -> str:
 
 def _flips(content: Content, decision: Decision) -> Iterator[Sentence]:
     """Crossovers between the fastest on either side; the table has the others too."""
-    fastest = dict(zip(content.winners["case_key"], content.winners["fastest"], strict=True))
+    fastest = dict(zip(decision.cells["case_key"], decision.cells["fastest"], strict=True))
     resolved = [
         crossover
         for crossover in decision.crossovers
@@ -198,8 +198,9 @@ def line_text(fixed: Mapping[str, Any]) -> str:
 
 def _price(content: Content, decision: Decision) -> Iterator[Sentence]:
     """Memory and error of the recommended choice, where they are largest."""
-    name = decision.fixed[0].policy
+    name, keys = decision.fixed[0].policy, set(decision.fixed[0].choices)
     cells = content.cells[content.cells["implementation"] == name]
+    cells = cells[cells["case_key"].isin(keys)]
     cells = cells[cells["status"] == Status.OK.value]
     memory, error = cells["peak_alloc_bytes"].max(), cells["worst_scaled_u"].max()
     if numbers.is_absent(memory) and numbers.is_absent(error):
@@ -218,20 +219,22 @@ def _price(content: Content, decision: Decision) -> Iterator[Sentence]:
     yield Sentence(f"{name} needs {' and '.join(said)}.", tuple(cells["case_key"]))
 
 
-def _sureness(content: Content) -> Iterator[Sentence]:
-    states = content.winners["state"]
+def _sureness(content: Content, decision: Decision) -> Iterator[Sentence]:
+    states = decision.cells["state"]
     total = len(states)
     parts = []
     for state, words in (
         ("clear", "one implementation is surely the fastest"),
         ("tie", f"the first are equal within {numbers.percent(content.margin)}"),
         ("unresolved", "the first can't be told apart yet"),
+        ("only", "only one implementation can be used"),
+        ("none", "none can be used"),
     ):
         number = int((states == state).sum())
         if number:
             parts.append(f"in {number} {words}")
     if parts:
-        keys = tuple(content.winners.loc[states == "unresolved", "case_key"])
+        keys = tuple(decision.cells.loc[states == "unresolved", "case_key"])
         yield Sentence(f"How sure: of {numbers.count(total, 'case')}, {'; '.join(parts)}.", keys)
 
 

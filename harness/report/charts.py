@@ -6,6 +6,7 @@ fills in the data and the sizes; ``figure_svg`` draws one without a browser, for
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -83,10 +84,33 @@ def shapes(names: Sequence[str]) -> dict[str, str]:
     return {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(names)}
 
 
+def log_ticks(low: float, high: float, base: int) -> list[float]:
+    """Round values on a logarithmic axis, from just below ``low`` to just above ``high``.
+
+    Powers of the base where they are enough; for base 10 with 3, or with 2 and 5, between.
+    """
+    first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+    step = max(1, (last - first) // 6)
+    powers = [float(base) ** k for k in range(first, last + 1, step)]
+    if base != 10 or step > 1 or last - first > 4:
+        return powers
+    factors = (1, 2, 5) if last - first <= 2 else (1, 3)
+    return [float(f"{power * factor:.1g}") for power in powers for factor in factors]
+
+
 def line_chart(
-    measure: Measure, names: Sequence[str], axis: str, values: Sequence[float]
+    measure: Measure,
+    names: Sequence[str],
+    axis: str,
+    values: Sequence[float],
+    span: tuple[float, float],
 ) -> dict[str, Any]:
-    """A measure along an axis, one line per implementation, intervals as bars."""
+    """A measure along an axis, one line per implementation, intervals as bars.
+
+    Args:
+        values: Values of the axis, which are its ticks.
+        span: Smallest and largest value of the measure.
+    """
     import altair as alt
 
     x_scale = (
@@ -94,6 +118,8 @@ def line_chart(
     )
     x = alt.X("x:Q", title=axis, scale=x_scale, axis=alt.Axis(values=list(values), format="d"))
     axis_of_y = alt.Axis(labelExpr=measure.label) if measure.label else alt.Axis(format="~g")
+    if measure.base:
+        axis_of_y["values"] = log_ticks(*span, measure.base)
     y_scale = alt.Scale(type="log", base=measure.base) if measure.base else alt.Scale(zero=True)
     y = alt.Y(f"{measure.field}:Q", title=None, scale=y_scale, axis=axis_of_y)
     base = alt.Chart(alt.NamedData("cells")).encode(x=x, color=_colour(names))

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from harness.analysis.crossover import Crossover
 from harness.analysis.decide import Decision, decide
 from harness.analysis.pareto import pareto
 from harness.analysis.scaling import scaling
 from harness.report import charts, numbers
-from harness.report.answer import answer, crossover_range, line_text, readable_policy
+from harness.report.answer import answer
 from harness.report.content import Content, control_line, header_lines, machine_line
+from harness.report.decision import crossover_table, regret_table
 from harness.report.records import facet_axes, facet_text, main_axis, records_of
 from harness.report.tables import (
     AXIS_LABELS,
@@ -89,7 +89,10 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
     values = sorted({record["x"] for record in records})
     label = AXIS_LABELS.get(axis, axis)
     facets = list(dict.fromkeys(record["facet"] for record in records))
-    lines = {m.key: charts.line_chart(m, names, label, values) for m in charts.MEASURES}
+    lines = {
+        measure.key: charts.line_chart(measure, names, label, values, _span(records, measure))
+        for measure in charts.MEASURES
+    }
     return {
         "records": records,
         "names": list(names),
@@ -99,6 +102,11 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
         "lines": lines,
         "trade": charts.trade_chart(names),
     }
+
+
+def _span(records: Sequence[Mapping[str, Any]], measure: charts.Measure) -> tuple[float, float]:
+    found = [record[measure.field] for record in records if record.get(measure.field)]
+    return (min(found), max(found)) if found else (1.0, 1.0)
 
 
 def _winner_map(content: Content) -> Mapping[str, Any]:
@@ -126,8 +134,8 @@ def _winner_map(content: Content) -> Mapping[str, Any]:
 
 def _tables(content: Content, decision: Decision) -> list[Table]:
     optional = (
-        _regret_table(decision),
-        _crossover_table(decision.crossovers),
+        regret_table(decision),
+        crossover_table(decision),
         _front_table(content),
         _heads_table(content),
         comparison_table(content),
@@ -135,40 +143,6 @@ def _tables(content: Content, decision: Decision) -> list[Table]:
         left_out_table(content),
     )
     return [table for table in optional if table is not None and table.lines]
-
-
-def _regret_table(decision: Decision) -> Table:
-    policies = [*decision.fixed, *([decision.rule] if decision.rule else [])]
-    lines = [
-        (
-            Field(readable_policy(r.policy), "best" if r.policy in decision.best else ""),
-            Field(f"{numbers.percent(r.regret)}"),
-            Field(f"[{numbers.percent(r.low)}, {numbers.percent(r.high)}]"),
-            Field(str(r.num_cells)),
-        )
-        for r in policies
-    ]
-    note = "Time lost against taking the fastest of each case, over the cases that a choice covers."
-    columns = ("choice", "time lost", "95 % interval", "cases")
-    return Table("What each choice costs", columns, tuple(lines), note, num_labels=1)
-
-
-def _crossover_table(crossovers: Sequence[Crossover]) -> Table:
-    lines = [
-        (
-            Field(line_text(c.fixed) or "all"),
-            Field(c.below),
-            Field(f"{AXIS_LABELS.get(c.axis, c.axis)} {c.estimate:.0f} {crossover_range(c)}"),
-            Field(c.above),
-        )
-        for c in crossovers
-    ]
-    note = (
-        "Estimated between measured lengths; in brackets every length at which the two may be "
-        "equally fast. An end without a number lies beyond what was measured."
-    )
-    columns = ("where", "faster below", "crossover", "faster above")
-    return Table("Crossovers", columns, tuple(lines), note, num_labels=4)
 
 
 def _front_table(content: Content) -> Table:

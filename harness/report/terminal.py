@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +11,13 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.analysis.decide import Constraints, Decision, decide
 from harness.analysis.gate import breaches_between, breaches_within, check_fail_on
+from harness.analysis.predict import Prediction, predict
+from harness.analysis.workload import Demand
 from harness.report.between import between_table, comparison_of, sentences
 from harness.report.content import Content, content_of, header_lines
+from harness.report.decision import decision_sentences, decision_tables, prediction_table
 from harness.report.tables import (
     Field,
     Table,
@@ -24,6 +28,7 @@ from harness.report.tables import (
     left_out_table,
     time_table,
 )
+from harness.report.trends import trend_of, trend_sentences, trend_table
 
 _STYLES = {"best": "bold green", "bad": "red", "quiet": "dim", "": ""}
 _OPTIONAL = ("next best", "extra memory", "error", "why")
@@ -166,3 +171,39 @@ def render_compare(
     if failures is not None:
         print_table(failures, console)
     return breaches_within(content.cells, content.comparisons, kinds)
+
+
+def render_decision(
+    run: Path,
+    console: Console,
+    constraints: Constraints,
+    workload: Sequence[Demand] | None,
+    margin: float | None,
+) -> Decision:
+    """Print what to use under constraints and for a workload."""
+    content = content_of(run, margin=margin)
+    decision = decide(content.rows, constraints, workload, content.wanted_margin)
+    print_header(content, console)
+    console.print()
+    for position, sentence in enumerate(decision_sentences(content, decision)):
+        console.print(Text(sentence.text, style="bold" if position == 0 else ""))
+    for table in decision_tables(content, decision):
+        print_table(table, console)
+    return decision
+
+
+def render_prediction(run: Path, console: Console, axes: Mapping[str, object]) -> list[Prediction]:
+    """Print what every implementation would take on a case that was not measured."""
+    content = content_of(run)
+    predictions = predict(content.rows, **axes)  # type: ignore[arg-type]
+    print_header(content, console)
+    print_table(prediction_table(predictions), console)
+    return predictions
+
+
+def render_trend(runs: Sequence[Path], console: Console) -> None:
+    """Print how cells changed over several runs."""
+    found = trend_of(runs)
+    for sentence in trend_sentences(found):
+        console.print(Text(sentence))
+    print_table(trend_table(found), console)
