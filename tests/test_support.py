@@ -9,17 +9,9 @@ from collections.abc import Sequence
 import pytest
 
 from harness.attention import Case
+from harness.findings import probe, probe_cases
 from harness.settings import ImplementationSpec
-from harness.support import (
-    HEAD_DIMS,
-    MASKS,
-    Support,
-    _in_words,
-    probe,
-    probe_cases,
-    support_matrix,
-    why,
-)
+from harness.support import HEAD_DIMS, MASKS, Support, _in_words, support_matrix, why
 from harness.worker import ForkServer
 
 SERVER = ForkServer()
