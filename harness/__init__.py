@@ -1,12 +1,8 @@
 """The machine that measures; it knows no implementation by name.
 
-A notebook needs nothing else::
-
-    >>> import harness
-    >>> rows = harness.load("results/20250131-142501-7f3a21")  # doctest: +SKIP
-
-``load`` gives the rows of a run as a DataFrame, ``compare`` judges the implementations case by
-case, ``decide`` chooses under constraints and for a workload.
+A notebook needs three functions: ``load`` gives the rows of a run as a DataFrame, ``compare``
+judges the implementations case by case, ``decide`` chooses under constraints and for a workload.
+results/README.md shows them at work.
 """
 
 from __future__ import annotations

@@ -188,6 +188,12 @@ _LATENCY = (
     Column("p95_s", "Float64", "95th percentile of all calls", _percentile_95),
     Column("min_s", "Float64", "fastest of all calls", lambda row: min(_calls(row), default=None)),
     Column("first_call_s", "Float64", "first call, with set-up", lambda row: row.first_call_s),
+    Column(
+        "host_call_s",
+        "Float64",
+        "CUDA only: from the host's call to the device's end",
+        lambda row: row.host_call_s,
+    ),
     Column("warmup_s", "Float64", "warm-up after the first call", lambda row: row.warmup_s),
     Column("num_rounds", "Int64", "rounds measured", lambda row: len(row.samples.times_s)),
     Column("num_calls", "Int64", "calls measured", lambda row: len(_calls(row))),

@@ -203,21 +203,6 @@ def runtime() -> str:
     return str(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;"))
 
 
-def figure(
-    specification: Mapping[str, Any], records: Sequence[Mapping[str, Any]], title: str
-) -> dict[str, Any]:
-    """A chart that stands alone, data inside, in fixed size."""
-    return {
-        **specification,
-        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "title": title,
-        "width": 560,
-        "height": 340,
-        "datasets": {"cells": list(records)},
-        "background": "white",
-    }
-
-
 def figure_svg(specification: Mapping[str, Any]) -> str:
     """Draw a chart as SVG without a browser."""
     import vl_convert

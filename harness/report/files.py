@@ -1,17 +1,23 @@
-"""A run's report as files: Markdown, CSV, Parquet, HTML; the same run gives the same bytes."""
+"""A run's report as files in every format; the same run gives the same bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from harness.columns import SAMPLE_COLUMNS
 from harness.errors import InvalidValueError, MhaBenchError, StoreError
+from harness.report import charts
+from harness.report.benchmark_json import benchmark_json
 from harness.report.content import Content, content_of
+from harness.report.figures import time_figure
 from harness.report.markdown import markdown_of
+from harness.report.summary import summary_of
 
+_Figure = TypeVar("_Figure", str, bytes)
 Writer = Callable[[Content, Path], None]
 
 
@@ -59,7 +65,7 @@ def _known(formats: Iterable[str]) -> list[str]:
 
 
 def _write_markdown(content: Content, path: Path) -> None:
-    path.write_text(markdown_of(content))
+    path.write_text(markdown_of(content), encoding="utf-8")
 
 
 def flat_table(content: Content) -> pd.DataFrame:
@@ -105,6 +111,31 @@ def _write_html(content: Content, path: Path) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+def _write_summary(content: Content, path: Path) -> None:
+    path.write_text(summary_of(content), encoding="utf-8")
+
+
+def _write_benchmark(content: Content, path: Path) -> None:
+    path.write_text(benchmark_json(content), encoding="utf-8")
+
+
+def _write_svg(content: Content, path: Path) -> None:
+    path.write_text(_drawn(content, charts.figure_svg), encoding="utf-8")
+
+
+def _write_png(content: Content, path: Path) -> None:
+    path.write_bytes(_drawn(content, charts.figure_png))
+
+
+def _drawn(content: Content, draw: Callable[[Mapping[str, Any]], _Figure]) -> _Figure:
+    try:
+        return draw(time_figure(content))
+    except ImportError:
+        raise MissingExtraError(
+            "Figures need altair and vl-convert: pip install 'mha-bench[report]'"
+        ) from None
+
+
 def _lists(value: object) -> object:
     return [_lists(item) for item in value] if isinstance(value, tuple) else value
 
@@ -114,4 +145,8 @@ FORMATS: dict[str, tuple[str, Writer]] = {
     "md": ("report.md", _write_markdown),
     "csv": ("report.csv", _write_csv),
     "parquet": ("rows.parquet", _write_parquet),
+    "svg": ("report.svg", _write_svg),
+    "png": ("report.png", _write_png),
+    "summary": ("summary.md", _write_summary),
+    "pytest-benchmark": ("benchmark.json", _write_benchmark),
 }

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from harness.analysis.decide import decide
+from harness.report.answer import answer
 from harness.report.content import Content, header_lines
 from harness.report.tables import Field, Table, all_tables, fixed_axes
 
 
 def markdown_of(content: Content) -> str:
     """The whole report."""
-    lines = [f"# mha-bench: {content.run.name}", ""]
-    lines += [f"- {_escaped(line)}" for line in header_lines(content)]
-    lines += [f"- all cases: {_escaped(fixed_axes(content))}", ""]
+    decision = decide(content.rows, margin=content.wanted_margin)
+    first, *others = answer(content, decision)
+    lines = [f"# mha-bench: {escaped(content.run.name)}", "", f"**{escaped(first.text)}**", ""]
+    lines += [f"- {escaped(sentence.text)}" for sentence in others]
+    lines += ["", "## What was measured", ""]
+    lines += [f"- {escaped(line)}" for line in header_lines(content)]
+    lines += [f"- all cases: {escaped(fixed_axes(content))}", ""]
     return "\n".join([*lines, *markdown_tables(all_tables(content))])
 
 
@@ -22,7 +28,7 @@ def markdown_tables(tables: Iterable[Table]) -> Iterator[str]:
         yield f"## {table.title}"
         yield ""
         if table.note:
-            yield _escaped(table.note)
+            yield escaped(table.note)
             yield ""
         yield _line(table.columns)
         yield _line(
@@ -39,11 +45,11 @@ def _line(texts: Iterable[str]) -> str:
 
 
 def _text(field: Field) -> str:
-    text = _escaped(field.text)
+    text = escaped(field.text)
     return f"**{text}**" if field.mark in ("best", "bad") and text else text
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """A bar would end the cell, a star start emphasis, an angle bracket a tag."""
     flat = " ".join(text.split())
     for character in "\\|*_<":

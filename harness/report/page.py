@@ -90,7 +90,7 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
     label = AXIS_LABELS.get(axis, axis)
     facets = list(dict.fromkeys(record["facet"] for record in records))
     lines = {
-        measure.key: charts.line_chart(measure, names, label, values, _span(records, measure))
+        measure.key: charts.line_chart(measure, names, label, values, span_of(records, measure))
         for measure in charts.MEASURES
     }
     return {
@@ -104,7 +104,8 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _span(records: Sequence[Mapping[str, Any]], measure: charts.Measure) -> tuple[float, float]:
+def span_of(records: Sequence[Mapping[str, Any]], measure: charts.Measure) -> tuple[float, float]:
+    """Smallest and largest value of a measure, for the ticks of its axis."""
     found = [record[measure.field] for record in records if record.get(measure.field)]
     return (min(found), max(found)) if found else (1.0, 1.0)
 

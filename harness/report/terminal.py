@@ -15,6 +15,7 @@ from harness.analysis.decide import Constraints, Decision, decide
 from harness.analysis.gate import breaches_between, breaches_within, check_fail_on
 from harness.analysis.predict import Prediction, predict
 from harness.analysis.workload import Demand
+from harness.report.answer import answer
 from harness.report.between import between_table, comparison_of, sentences
 from harness.report.content import Content, content_of, header_lines
 from harness.report.decision import decision_sentences, decision_tables, prediction_table
@@ -38,6 +39,9 @@ def render_terminal(run: Path, console: Console) -> None:
     """Print what a sweep found: header, what to use, all times, failures with reasons."""
     content = content_of(run)
     print_header(content, console)
+    decision = decide(content.rows, margin=content.wanted_margin)
+    console.print()
+    console.print(Text(answer(content, decision)[0].text, style="bold"))
     print_table(choice_table(content), console)
     print_table(time_table(content), console)
     for table in (failure_table(content), left_out_table(content)):
