@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import torch
 
+from harness.machine import usable_cores
 from harness.worker import Channel
 
 _PACKAGES = (
@@ -95,13 +96,6 @@ def _cpu() -> dict[str, Any]:
         "virtual_machine": "hypervisor" in flags,
         "governor": _read(_CPU_FOLDER / "cpufreq/scaling_governor"),
     }
-
-
-def usable_cores() -> int:
-    """CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cpuinfo_fields() -> dict[str, str]:

@@ -25,7 +25,14 @@ class Machine:
 
     @classmethod
     def here(cls) -> Machine:
-        return cls(len(os.sched_getaffinity(0)), available_memory_bytes())
+        return cls(usable_cores(), available_memory_bytes())
+
+
+def usable_cores() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def available_memory_bytes() -> int:

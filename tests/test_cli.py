@@ -75,8 +75,14 @@ def test_an_unknown_command_is_refused(tmp_path):
 def test_the_help_of_the_command_names_every_command(tmp_path):
     shown = mha_bench("--help", cwd=tmp_path)
     assert shown.returncode == 0
-    for command in ("sweep", "compare", "report", "list", "check", "selfcheck"):
+    for command in ("sweep", "compare", "report", "list", "selfcheck"):
         assert command in shown.stdout
+
+
+def test_the_version_is_shown(tmp_path):
+    shown = mha_bench("--version", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("mha-bench ")
 
 
 def test_the_help_of_sweep_lists_groups_keys_and_own_options(tmp_path):

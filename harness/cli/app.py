@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,6 @@ from harness.cli.failures import explain
 
 app = typer.Typer(
     name="mha-bench",
-    help="Honest benchmarks of multi-head attention: latency, memory and numerical error.",
     epilog=(
         "Start with `mha-bench sweep`: two minutes, then a table. "
         'Shell completion: eval "$(mha-bench -sc install=bash)"'
@@ -31,6 +31,26 @@ _PASS_ON: dict[str, Any] = {
     "ignore_unknown_options": True,
     "help_option_names": [],
 }
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        try:
+            version = metadata.version("mha-bench")
+        except metadata.PackageNotFoundError:
+            version = "from a checkout that is not installed"
+        typer.echo(f"mha-bench {version}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version),
+    ] = False,
+) -> None:
+    """Honest benchmarks of multi-head attention: latency, memory and numerical error."""
 
 
 @app.command("sweep", context_settings=_PASS_ON)
