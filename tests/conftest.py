@@ -10,6 +10,16 @@ settings.register_profile("mha-bench", deadline=None)
 settings.load_profile("mha-bench")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tests compute little at a time: on a busy machine a second thread makes them 40 times slower,
+    for each small operation waits until both are scheduled.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--nightly", action="store_true", help="also run the slow statistical proofs")
 

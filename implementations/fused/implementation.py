@@ -13,6 +13,7 @@ from harness.interface import (
     Attend,
     AttentionImplementation,
     Case,
+    Contract,
     DType,
     Inputs,
     InvalidValueError,
@@ -59,6 +60,11 @@ class Fused(AttentionImplementation):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         return self._selection(case.config).describe(case.config.dtype)
+
+    def contract(self, case: Case) -> Contract:
+        """Three products for one are a reduced precision of float32, and judged as that."""
+        reduced = self.precision is Precision.BF16X3 and case.config.dtype is DType.FLOAT32
+        return Contract.BF16X3 if reduced else Contract.FUSED
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         c = case.config
