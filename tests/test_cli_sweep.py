@@ -161,6 +161,7 @@ def test_many_jobs_write_into_one_run(tmp_path):
     assert len(list(run.glob("rows-*.jsonl"))) == 2
     processes = {row.case.config.seq_len: row.process for row in read_rows(run)}
     assert {row.process for row in read_rows(run)} == set(processes.values())
+    assert "Report: results/jobs/report.md" in swept.stdout
     assert os.listdir(tmp_path) == ["results"]
 
 

@@ -11,6 +11,7 @@ import typer
 
 from harness.cli import completion
 from harness.cli.failures import explain
+from harness.errors import InvalidValueError
 
 app = typer.Typer(
     name="mha-bench",
@@ -109,7 +110,7 @@ def report(
     ] = None,
     formats: Annotated[
         str, typer.Option("--format", help="Files to write; none: only print.")
-    ] = "md,csv",
+    ] = "html,md,csv",
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files.", show_default="the run's own")
     ] = None,
@@ -118,6 +119,59 @@ def report(
     from harness.cli import reading
 
     reading.report(runs or [], _split(formats), out)
+
+
+@app.command("decide")
+def decide(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN] [AXIS=VALUE]...",
+            help="The run, and the cells that count; with --predict the case to predict.",
+            show_default="the newest run in results/",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str | None, typer.Option(help="Largest extra memory of a call, e.g. 64MiB.")
+    ] = None,
+    max_latency: Annotated[str | None, typer.Option(help="Longest call, e.g. 5ms.")] = None,
+    max_error: Annotated[
+        float | None, typer.Option(help="Largest error in unit roundoffs of the dtype.")
+    ] = None,
+    must_support: Annotated[
+        str, typer.Option(help="Masks that it must be right on, e.g. causal,padding:0.25.")
+    ] = "",
+    workload: Annotated[
+        str | None,
+        typer.Option(help="What is run: seq_len=128:3,seq_len=2048:1, or a CSV of requests."),
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Smallest difference that matters, e.g. 0.03.")
+    ] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Predict the case AXIS=VALUE... instead.")
+    ] = False,
+    refine: Annotated[
+        bool, typer.Option("--refine", help="Measure where the answer is not sharp yet.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the decision as JSON.")] = False,
+) -> None:
+    """What to use: under constraints, for a workload, or at a size that was not measured."""
+    from harness.cli import deciding, reading
+
+    given = words or []
+    axes = tuple(word for word in given if "=" in word)
+    runs = [Path(word) for word in given if "=" not in word]
+    if len(runs) > 1:
+        raise InvalidValueError("decide", "one run", " ".join(map(str, runs)))
+    run = runs[0] if runs else reading.newest_run(Path("results"))
+    if predict:
+        deciding.predict(run, axes)
+        return
+    question = deciding.Question(
+        axes, max_memory, max_latency, max_error, tuple(_split(must_support)), workload, margin
+    )
+    deciding.decide(run, question, refine, as_json)
 
 
 def _split(text: str) -> list[str]:

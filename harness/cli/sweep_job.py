@@ -79,7 +79,10 @@ def shared_run(cfg: DictConfig, called: Invocation, words: Sequence[str]) -> Ite
 def close_shared(run: Path, cfg: DictConfig) -> int:
     """The closing words over all jobs' rows; returns the exit code."""
     config = to_run_config(cfg)
-    return 0 if config.dry_run else closing.close(run, config)
+    if config.dry_run:
+        return 0
+    here = Path.cwd()
+    return closing.close(run.relative_to(here) if run.is_relative_to(here) else run, config)
 
 
 def _planned(cfg: DictConfig, called: Invocation) -> tuple[RunConfig, Plan]:
