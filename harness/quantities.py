@@ -1,4 +1,4 @@
-"""Durations and sizes as people type them: ``90s``, ``10m``, ``1.5h``; ``512MiB``, ``8GiB``."""
+"""Durations and sizes as people type them: ``5ms``, ``90s``, ``10m``, ``1.5h``; ``512MiB``, ``8GiB``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from harness.errors import InvalidValueError
 
-_SECONDS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12} | {
     "KiB": 2**10,
     "MiB": 2**20,
