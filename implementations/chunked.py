@@ -43,7 +43,7 @@ class Chunked(AttentionImplementation):
     native_grouped_heads = True
     dropout = True
 
-    def __init__(self, query_chunk: int = 256, key_chunk: int = 512) -> None:
+    def __init__(self, query_chunk: int = 128, key_chunk: int = 512) -> None:
         for argument, value in {"query_chunk": query_chunk, "key_chunk": key_chunk}.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidValueError(argument, "a whole number of at least 1", value)
