@@ -43,7 +43,7 @@ def test_a_sweep_ends_with_its_table_its_report_and_the_next_commands(tmp_path):
     (run,) = (tmp_path / "results").iterdir()
     assert statuses(run) == {(name, n): Status.OK for name in ("naive", "sdpa") for n in (8, 16)}
     assert "Time per call" in swept.stdout
-    report = Path("results") / run.name / "report.md"
+    report = Path("results") / run.name / "report.html"
     assert f"Report: {report}" in swept.stdout
     assert (tmp_path / report).read_text()
     (compare,) = [line for line in swept.stdout.splitlines() if "mha-bench compare " in line]
@@ -161,7 +161,7 @@ def test_many_jobs_write_into_one_run(tmp_path):
     assert len(list(run.glob("rows-*.jsonl"))) == 2
     processes = {row.case.config.seq_len: row.process for row in read_rows(run)}
     assert {row.process for row in read_rows(run)} == set(processes.values())
-    assert "Report: results/jobs/report.md" in swept.stdout
+    assert "Report: results/jobs/report.html" in swept.stdout
     assert os.listdir(tmp_path) == ["results"]
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from harness.config import RunConfig
 from harness.report import render_terminal, write_reports
+from harness.report.files import MissingExtraError
 from harness.rows import Row
 from harness.store import read_rows
 
@@ -18,8 +19,7 @@ def close(run: Path, config: RunConfig) -> int:
     console = Console()
     console.print()
     render_terminal(run, console)
-    (report,) = write_reports(run, ["md"])
-    for line in _next_steps(run, report, config):
+    for line in (*_report(run), *_next_steps(run, config)):
         _say(console, line)
     failing = [row for row in read_rows(run) if row.status in config.fail_on]
     if failing:
@@ -37,9 +37,18 @@ def say_interrupted(run: Path) -> None:
 _PASSES_TO_RELY_ON = 3
 
 
-def _next_steps(run: Path, report: Path, config: RunConfig) -> Iterator[str]:
+def _report(run: Path) -> Iterator[str]:
+    """Write the report that this installation can, and say where it is."""
     yield ""
-    yield f"Report: {report}"
+    try:
+        (path,) = write_reports(run, ["html"])
+        yield f"Report: {path}"
+    except MissingExtraError as missing:
+        (path,) = write_reports(run, ["md"])
+        yield f"Report: {path}    ({missing})"
+
+
+def _next_steps(run: Path, config: RunConfig) -> Iterator[str]:
     yield "Next:"
     yield f"  mha-bench compare {run} --against best"
     if config.measure.passes < _PASSES_TO_RELY_ON:

@@ -138,13 +138,9 @@ def _sweep(
     from harness.cli import hydra_app
 
     replaced = {*axes, "points", "model", "measure.passes", "run", "name"}
-    kept = [word for word in recorded.recall(run) if _key(word) not in replaced]
+    kept = [word for word in recorded.recall(run) if recorded.key(word) not in replaced]
     listed = ",".join(
         "{" + ",".join(f"{axis}:{value}" for axis, value in point.items()) + "}" for point in points
     )
     more = [] if passes is None else [f"measure.passes={passes}"]
     hydra_app.run([*kept, *more, f"points=[{listed}]", f"run={run}"])
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")

@@ -110,13 +110,11 @@ def _run_jobs(arguments: _Arguments, words: Sequence[str]) -> int:
 
 def resumed(run: Path, words: Sequence[str]) -> list[str]:
     """The words that go on with a run: its own, those typed now on top, and where to write."""
-    typed = {_key(word) for word in words}
-    kept = [word for word in recorded.recall(run) if "=" not in word or _key(word) not in typed]
+    typed = {recorded.key(word) for word in words}
+    kept = [
+        word for word in recorded.recall(run) if "=" not in word or recorded.key(word) not in typed
+    ]
     return [*kept, *words, f"run={quoted(str(run))}"]
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0].lstrip("+~")
 
 
 def _read(words: Sequence[str]) -> _Arguments:

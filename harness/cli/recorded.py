@@ -31,6 +31,11 @@ def recall(run: Path) -> list[str]:
     return [str(word) for word in recorded["command"]]
 
 
+def key(word: str) -> str:
+    """What a word of a command line sets: its key or group."""
+    return word.partition("=")[0].lstrip("+~")
+
+
 def existing(run: Path) -> Path:
     """The run itself.
 
