@@ -13,6 +13,19 @@ from unittest import mock
 
 from harness.cli import main
 
+# A sweep over a tiny shape, as quick as measuring can be; the length is left open.
+TINY = (
+    "hidden_size=16",
+    "num_heads=2",
+    "threads=1",
+    "measure=smoke",
+    "measure.budget_s=0.1",
+    "measure.warmup_min_s=0",
+    "measure.warmup_max_s=0.05",
+    "measure.max_rounds=6",
+    "measure.memory_repeats=1",
+)
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
 
 

@@ -10,20 +10,9 @@ from pathlib import Path
 
 from harness.rows import Status
 from harness.store import load, read_rows
-from tests.command import mha_bench
+from tests.command import TINY, mha_bench
 
 _CHECKOUT = Path(__file__).resolve().parent.parent
-TINY = (
-    "hidden_size=16",
-    "num_heads=2",
-    "threads=1",
-    "measure=smoke",
-    "measure.budget_s=0.1",
-    "measure.warmup_min_s=0",
-    "measure.warmup_max_s=0.05",
-    "measure.max_rounds=6",
-    "measure.memory_repeats=1",
-)
 
 
 def fake(name, **options):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import TINY
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _PROJECT = tomllib.loads((_CHECKOUT / "pyproject.toml").read_text())
 
@@ -81,7 +83,13 @@ def test_the_installed_command_finds_its_configuration_from_another_folder(insta
 
 def test_the_installed_command_writes_beside_its_caller(installed, tmp_path):
     (tmp_path / "my_kernel.py").write_text(_KERNEL)
-    words = ("sweep", *_TINY, "implementation=[]", "+implementations.mine.target=my_kernel:mine")
+    words = (
+        "sweep",
+        *TINY,
+        "seq_len=8",
+        "implementation=[]",
+        "+implementations.mine.target=my_kernel:mine",
+    )
     swept = _mha_bench(installed, tmp_path, *words, "results_dir=out/runs", "name=first")
     assert swept.returncode == 0, swept.stderr
     assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".py") == [
@@ -97,16 +105,3 @@ import torch
 def mine(q, k, v):
     return torch.nn.functional.scaled_dot_product_attention(q, k, v)
 """
-
-_TINY = (
-    "hidden_size=16",
-    "num_heads=2",
-    "seq_len=8",
-    "threads=1",
-    "measure=smoke",
-    "measure.budget_s=0.1",
-    "measure.warmup_min_s=0",
-    "measure.warmup_max_s=0.05",
-    "measure.max_rounds=6",
-    "measure.memory_repeats=1",
-)

@@ -51,6 +51,7 @@ def _report(run: Path) -> Iterator[str]:
 def _next_steps(run: Path, config: RunConfig) -> Iterator[str]:
     yield "Next:"
     yield f"  mha-bench compare {run} --against best"
+    yield f"  mha-bench decide {run} --max-memory 64MiB"
     if config.measure.passes < _PASSES_TO_RELY_ON:
         yield f"  mha-bench sweep --resume {run} measure=standard    (more passes, to rely on)"
     yield "  mha-bench sweep '+implementations.mine.target=my_kernel:Mine'    (your own)"
