@@ -103,9 +103,12 @@ def _run_jobs(arguments: _Arguments, words: Sequence[str]) -> int:
         shared = (f"hydra.sweep.dir={place}", f"run={place}")
         try:
             _call_hydra(sweep_job.run_job, (*arguments.overrides, *shared), arguments.flags)
-        finally:  # Hydra raises the first job's failure when all jobs have ended
-            exit_code = sweep_job.close_shared(run, cfg)
-    return exit_code
+        except KeyboardInterrupt:
+            return sweep_job.interrupted(run)
+        except Exception:  # Hydra raises the first job's failure when all jobs have ended
+            sweep_job.close_shared(run, cfg)
+            raise
+        return sweep_job.close_shared(run, cfg)
 
 
 def resumed(run: Path, words: Sequence[str]) -> list[str]:

@@ -25,7 +25,7 @@ from harness.store import create_run
 from harness.sweep import run_sweep
 from harness.targets import require_targets
 
-INTERRUPTED = 130
+_INTERRUPTED = 130  # as shells report an end by SIGINT
 
 
 def invocation() -> Invocation:
@@ -50,9 +50,14 @@ def run_single(cfg: DictConfig, called: Invocation, words: Sequence[str]) -> int
     try:
         _measure(plan, run, config)
     except KeyboardInterrupt:
-        closing.say_interrupted(run)
-        return INTERRUPTED
+        return interrupted(run)
     return closing.close(run, config)
+
+
+def interrupted(run: Path) -> int:
+    """Say how to go on after a stop from the keyboard; returns the exit code."""
+    closing.say_interrupted(run)
+    return _INTERRUPTED
 
 
 def run_job(cfg: DictConfig) -> None:
