@@ -14,7 +14,8 @@ from harness.analysis.decide import Decision
 from harness.analysis.regret import Regret
 from harness.report import numbers
 from harness.report.content import Content
-from harness.report.tables import AXIS_LABELS, STATUS_WORDS, axis_text
+from harness.report.gaps import STATUS_WORDS
+from harness.report.tables import AXIS_LABELS, axis_text
 from harness.rows import Status
 
 _MANY = 6

@@ -6,9 +6,10 @@ from typing import Any
 
 from harness.report import charts
 from harness.report.content import Content
+from harness.report.matrices import measured_implementations
 from harness.report.page import span_of
 from harness.report.records import main_axis, records_of
-from harness.report.tables import AXIS_LABELS, measured_implementations
+from harness.report.tables import AXIS_LABELS
 
 _COLUMNS = 2
 _MAX_PANELS = 12

@@ -6,8 +6,12 @@ from collections.abc import Iterable, Iterator
 
 from harness.analysis.decide import decide
 from harness.report.answer import answer
+from harness.report.comparisons import comparison_table
 from harness.report.content import Content, header_lines
-from harness.report.tables import Field, Table, all_tables, fixed_axes
+from harness.report.gaps import failure_table, left_out_table
+from harness.report.matrices import error_table, memory_table, time_table
+from harness.report.tables import Field, Table, choice_table, fixed_axes
+from harness.report.trades import modes_table, start_table
 
 
 def markdown_of(content: Content) -> str:
@@ -55,3 +59,21 @@ def escaped(text: str) -> str:
     for character in "\\|*_<":
         flat = flat.replace(character, f"\\{character}")
     return flat
+
+
+def all_tables(content: Content) -> list[Table]:
+    """Every table of a full report, in reading order."""
+    optional = (
+        start_table(content),
+        modes_table(content),
+        failure_table(content),
+        left_out_table(content),
+    )
+    return [
+        choice_table(content),
+        time_table(content),
+        comparison_table(content),
+        memory_table(content),
+        error_table(content),
+        *(table for table in optional if table is not None and table.lines),
+    ]

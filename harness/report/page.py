@@ -9,26 +9,23 @@ from importlib import resources
 from typing import Any
 
 from harness.analysis.decide import Decision, decide
-from harness.analysis.pareto import pareto
-from harness.analysis.scaling import scaling
-from harness.report import charts, numbers
+from harness.report import charts
 from harness.report.answer import answer
+from harness.report.comparisons import comparison_table
 from harness.report.content import Content, control_line, header_lines, machine_line
 from harness.report.decision import crossover_table, regret_table
+from harness.report.gaps import failure_table, left_out_table
+from harness.report.matrices import measured_implementations
 from harness.report.records import facet_axes, facet_text, main_axis, records_of
 from harness.report.tables import (
     AXIS_LABELS,
-    Field,
     Table,
     axis_text,
     best_names,
     best_text,
-    comparison_table,
-    failure_table,
     fixed_axes,
-    left_out_table,
-    measured_implementations,
 )
+from harness.report.trades import front_table, heads_table, modes_table, start_table
 
 MAX_FACETS = 24
 
@@ -137,54 +134,12 @@ def _tables(content: Content, decision: Decision) -> list[Table]:
     optional = (
         regret_table(decision),
         crossover_table(decision),
-        _front_table(content),
-        _heads_table(content),
+        front_table(content),
+        heads_table(content),
+        start_table(content),
+        modes_table(content),
         comparison_table(content),
         failure_table(content),
         left_out_table(content),
     )
     return [table for table in optional if table is not None and table.lines]
-
-
-def _front_table(content: Content) -> Table:
-    """How often each implementation is dominated in time, memory and error together."""
-    found = pareto(content.rows, content.wanted_margin)
-    lines = []
-    for name in measured_implementations(content):
-        mine = found[found["implementation"] == name]
-        if not len(mine):
-            continue
-        beaten = mine[mine["dominated_by"] != "none"]
-        by = ", ".join(dict.fromkeys(beaten["dominated_by"])) or numbers.ABSENT
-        on_front = len(mine) - len(beaten)
-        mark = "best" if on_front == len(mine) else ""
-        lines.append((Field(name, mark), Field(f"{on_front} of {len(mine)}"), Field(by)))
-    note = (
-        "Dominated: another one is no worse in time, memory and error, and better in one of them."
-    )
-    columns = ("implementation", "not dominated in", "dominated by")
-    return Table("Time, memory and error together", columns, tuple(lines), note, num_labels=3)
-
-
-def _heads_table(content: Content) -> Table | None:
-    """What more heads cost at the same hidden size."""
-    if "num_heads" not in content.axes:
-        return None
-    lines = [
-        (
-            Field(line["implementation"]),
-            Field(f"{line['value']:g} instead of {line['reference']:g}"),
-            Field(numbers.ratio(line["time_ratio"], line["time_low"], line["time_high"])),
-            Field(_plain_ratio(line["memory_ratio"])),
-            Field(_plain_ratio(line["error_ratio"])),
-            Field(str(line["num_matched"])),
-        )
-        for line in scaling(content.rows, "num_heads").to_dict("records")
-    ]
-    note = "Geometric means over cases that differ in the number of heads only; unpaired intervals."
-    columns = ("implementation", "heads", "time", "memory", "error", "matched cases")
-    return Table("More heads at the same hidden size", columns, tuple(lines), note, num_labels=2)
-
-
-def _plain_ratio(value: float | None) -> str:
-    return numbers.ABSENT if numbers.is_absent(value) else f"{value:.3g}x"

@@ -13,7 +13,8 @@ from harness.analysis.pairs import log_times
 from harness.columns import AXES
 from harness.report import numbers
 from harness.report.content import Content
-from harness.report.tables import AXIS_LABELS, STATUS_WORDS, axis_text, ratio_text
+from harness.report.gaps import STATUS_WORDS
+from harness.report.tables import AXIS_LABELS, axis_text, ratio_text
 from harness.rows import Status
 from harness.statistics import effect_of, interval
 

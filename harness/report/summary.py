@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from harness.analysis.decide import decide
 from harness.report.answer import answer
 from harness.report.content import Content, header_lines
+from harness.report.gaps import failure_table
 from harness.report.markdown import escaped, markdown_tables
-from harness.report.tables import choice_table, failure_table
+from harness.report.tables import choice_table
 
 
 def summary_of(content: Content) -> str:

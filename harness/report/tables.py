@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from harness.analysis.cells import is_ok
 from harness.report import numbers
 from harness.report.content import Content
-from harness.rows import Status
 
 AXIS_LABELS = {
     "batch_size": "batch",
@@ -22,14 +20,6 @@ AXIS_LABELS = {
     "seq_len": "length",
     "kv_seq_len": "kv length",
     "dropout_p": "dropout",
-}
-STATUS_WORDS = {
-    Status.UNSUPPORTED: "unsupported",
-    Status.INCORRECT: "WRONG",
-    Status.OUT_OF_MEMORY: "out of mem",
-    Status.TIMEOUT: "timeout",
-    Status.CRASHED: "crashed",
-    Status.ERROR: "error",
 }
 
 
@@ -159,160 +149,3 @@ def ratio_text(comparison: Mapping[str, Any] | pd.Series[Any]) -> str:
     if comparison["multimodal"]:
         return f"{numbers.process_ratios(comparison['process_ratios'])} by process"
     return numbers.ratio(comparison["ratio"], comparison["ratio_low"], comparison["ratio_high"])
-
-
-def time_table(content: Content) -> Table:
-    """Seconds per call of everything that was measured."""
-    return _matrix(
-        content, "Time per call", "median_s", numbers.seconds, "Bold: the best set of the case."
-    )
-
-
-def memory_table(content: Content) -> Table:
-    """Extra memory of one call."""
-    note = "Allocator peak of one call above its inputs, output included."
-    return _matrix(
-        content, "Extra memory", "peak_alloc_bytes", numbers.byte_count, note, is_ranked=False
-    )
-
-
-def error_table(content: Content) -> Table:
-    """Error against float64, in units of the dtype."""
-    note = "Largest |error| / (P|V|) of output and gradients in unit roundoffs of the dtype."
-    return _matrix(content, "Error", "worst_scaled_u", numbers.in_roundoffs, note, is_ranked=False)
-
-
-def _matrix(
-    content: Content,
-    title: str,
-    column: str,
-    text: Callable[[Any], str],
-    note: str,
-    is_ranked: bool = True,
-) -> Table:
-    names = measured_implementations(content)
-    best = dict(zip(content.winners["case_key"], content.winners["best"], strict=True))
-    lines = []
-    for key, cells in cells_by_case(content):
-        by_name = cells.set_index("implementation")
-        winning = best.get(key, ()) if is_ranked else ()
-        fields = [_matrix_field(by_name, name, column, text, name in winning) for name in names]
-        lines.append((*map(Field, case_label(content, cells.iloc[0])), *fields))
-    columns = (*axis_columns(content), *names)
-    return Table(title, columns, tuple(lines), note, len(content.axes))
-
-
-def measured_implementations(content: Content) -> list[str]:
-    """Those that are more than a reason in every case."""
-    tried = content.cells[content.cells["status"] != Status.UNSUPPORTED.value]
-    return [name for name in content.implementations if name in set(tried["implementation"])]
-
-
-def _matrix_field(
-    cells: pd.DataFrame, name: str, column: str, text: Callable[[Any], str], is_best: bool
-) -> Field:
-    if name not in cells.index:
-        return Field(numbers.ABSENT, "quiet")
-    status = Status(str(cells.loc[name, "status"]))
-    if status is Status.UNSUPPORTED:
-        return Field(STATUS_WORDS[status], "quiet")
-    if status is not Status.OK:
-        return Field(STATUS_WORDS[status], "bad")
-    return Field(text(cells.loc[name, column]), "best" if is_best else "")
-
-
-def comparison_table(content: Content) -> Table:
-    """Every implementation against the reference, with interval and verdict."""
-    cells = content.cells.set_index(["case_key", "implementation"])
-    order = {key: position for position, key in enumerate(content.cells["case_key"].unique())}
-    lines = [
-        _comparison_line(content, comparison, cells)
-        for comparison in sorted(
-            content.comparisons.to_dict("records"),
-            key=lambda c: (order[c["case_key"]], c["ratio"]),
-        )
-    ]
-    against = content.baseline or "the reference"
-    columns = ("implementation", "time", f"time / {against}", "verdict", "why")
-    note = (
-        f"Ratios of times: 0.5x takes half as long as {against}. [low, high] is the 95 % interval; "
-        "* = surely different, perhaps by less than the margin. Verdicts are corrected for the "
-        "number of comparisons."
-    )
-    return Table(
-        f"Against {against}",
-        (*axis_columns(content), *columns),
-        tuple(lines),
-        note,
-        len(content.axes) + 1,
-    )
-
-
-def _comparison_line(
-    content: Content, comparison: Mapping[Any, Any], cells: pd.DataFrame
-) -> tuple[Field, ...]:
-    cell = cells.loc[(comparison["case_key"], comparison["implementation"])]
-    marks = {"faster": "best", "faster*": "best", "slower": "bad", "untrusted": "bad"}
-    return (
-        *map(Field, case_label(content, cell)),
-        Field(comparison["implementation"]),
-        Field(numbers.seconds(cell["median_s"])),
-        Field(ratio_text(comparison)),
-        Field(comparison["verdict"], marks.get(comparison["verdict"], "")),
-        Field(comparison["why"], "quiet"),
-    )
-
-
-def failure_table(content: Content) -> Table | None:
-    """Everything that is not ``ok``: implementation, status, reasons, and how many cases."""
-    cells = content.cells[~is_ok(content.cells)]
-    if not len(cells):
-        return None
-    groups = cells.groupby(["implementation", "status", "reasons"], sort=True)["case_id"]
-    lines = [
-        _failure_line(str(name), str(status), str(reasons), ids)
-        for (name, status, reasons), ids in groups
-    ]
-    columns = ("implementation", "status", "reason", "cases")
-    return Table("Not measured, and why", columns, tuple(lines), num_labels=4)
-
-
-def _failure_line(name: str, status: str, reasons: str, ids: pd.Series[str]) -> tuple[Field, ...]:
-    is_bad = status != Status.UNSUPPORTED
-    return (
-        Field(name),
-        Field(STATUS_WORDS[Status(status)], "bad" if is_bad else ""),
-        Field(reasons or "no reason recorded"),
-        Field(_some_cases(ids)),
-    )
-
-
-def _some_cases(ids: pd.Series[str]) -> str:
-    return str(ids.iloc[0]) if len(ids) == 1 else f"{len(ids)} cases, e.g. {ids.iloc[0]}"
-
-
-def left_out_table(content: Content) -> Table | None:
-    """Points of the sweep that can't exist or were absurd, by reason."""
-    if not content.left_out:
-        return None
-    by_reason: dict[str, list[Mapping[str, Any]]] = {}
-    for axes, reason in content.left_out:
-        by_reason.setdefault(reason, []).append(axes)
-    lines = [
-        (Field(reason), Field(numbers.count(len(points), "point")))
-        for reason, points in sorted(by_reason.items())
-    ]
-    return Table("Points left out", ("reason", "points"), tuple(lines), num_labels=2)
-
-
-def all_tables(content: Content) -> list[Table]:
-    """Every table of a full report, in reading order."""
-    optional = (failure_table(content), left_out_table(content))
-    return [
-        choice_table(content),
-        time_table(content),
-        comparison_table(content),
-        memory_table(content),
-        error_table(content),
-        *(table for table in optional if table is not None),
-    ]

@@ -17,17 +17,16 @@ from harness.analysis.predict import Prediction, predict
 from harness.analysis.workload import Demand
 from harness.report.answer import answer
 from harness.report.between import between_table, comparison_of, sentences
+from harness.report.comparisons import comparison_table
 from harness.report.content import Content, content_of, header_lines
 from harness.report.decision import decision_sentences, decision_tables, prediction_table
+from harness.report.gaps import failure_table, left_out_table
+from harness.report.matrices import time_table
 from harness.report.tables import (
     Field,
     Table,
     choice_table,
-    comparison_table,
-    failure_table,
     fixed_axes,
-    left_out_table,
-    time_table,
 )
 from harness.report.trends import trend_of, trend_sentences, trend_table
 

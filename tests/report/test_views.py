@@ -17,7 +17,8 @@ from harness.errors import InvalidValueError, StoreError
 from harness.report.answer import answer
 from harness.report.content import Content, configured_margin, content_of, header_lines
 from harness.report.files import MissingExtraError, flat_table
-from harness.report.tables import all_tables, choice_table, fixed_axes
+from harness.report.markdown import all_tables
+from harness.report.tables import choice_table, fixed_axes
 from harness.rows import Status
 from tests.report.runs import ENVIRONMENT, rich_rows, rich_run
 from tests.synthetic import Truth, draw_rows, make_case, store_run
