@@ -18,9 +18,9 @@ from harness.interface import (
     Inputs,
     InvalidValueError,
     MaskTensors,
-    Mode,
     torch_dtype,
 )
+from implementations.fused.autograd import attend_as_operator, differentiable
 from implementations.fused.native import MISSING, Path, library, runnable_paths
 from implementations.fused.plan import UNLIMITED, Geometry, MaskParts, Plan, Sizes
 from implementations.fused.selection import Precision, Selection, select
@@ -38,7 +38,6 @@ class Fused(AttentionImplementation):
     name = "fused"
     devices = frozenset({"cpu"})
     dtypes = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
-    modes = frozenset({Mode.FORWARD})
     mask_features = ALL_MASK_FEATURES
     native_grouped_heads = True
 
@@ -68,17 +67,26 @@ class Fused(AttentionImplementation):
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         c = case.config
+        plan = self.plan(c, masks)
+        shape = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if torch.compiler.is_compiling():
+                return attend_as_operator(plan, q, k, v)
+            if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+                return differentiable(plan, q, k, v)
+            out = torch.empty(shape, dtype=q.dtype)
+            plan.forward(q, k, v, out, None)
+            return out
+
+        return attend
+
+    def plan(self, c: AttentionConfig, masks: MaskTensors) -> Plan:
+        """The native call for a config."""
         chosen = self._selection(c)
-        plan = Plan(
-            Sizes(
-                c.batch_size,
-                c.num_heads,
-                c.num_kv_heads,
-                c.seq_len,
-                c.kv_seq_len,
-                c.head_dim,
-                c.head_dim,
-            ),
+        heads = (c.batch_size, c.num_heads, c.num_kv_heads)
+        return Plan(
+            Sizes(*heads, c.seq_len, c.kv_seq_len, c.head_dim, c.head_dim),
             torch_dtype(c.dtype),
             chosen.path,
             c.scale,
@@ -86,17 +94,9 @@ class Fused(AttentionImplementation):
             MaskParts(masks.key_padding, masks.keep, masks.bias),
             chosen.products,
         )
-        shape = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
-
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = torch.empty(shape, dtype=q.dtype)
-            plan.forward(q, k, v, out, None)
-            return out
-
-        return attend
 
     def _selection(self, c: AttentionConfig) -> Selection:
-        return select(runnable_paths(), self.forced_path, c.dtype, self.precision)
+        return select(runnable_paths(), self.forced_path, c, self.precision)
 
 
 def geometry_of(c: AttentionConfig) -> Geometry:

@@ -78,7 +78,8 @@ class Plan:
         products: int = 1,
     ) -> None:
         self._remake = partial(Plan, sizes, dtype, Path.AVX512, scale, geometry, masks)
-        self._masks = masks  # keeps alive what the addresses below point to
+        self.path, self.scale, self.geometry, self.products = path, scale, geometry, products
+        self.masks = masks  # kept alive: the addresses below point into them
         problem = Problem(
             **vars(sizes),
             element_type=ELEMENT_TYPES[dtype],
@@ -104,21 +105,30 @@ class Plan:
             lse: ``[B, H, L]`` float32, contiguous: gets the natural logarithm of each row's sum of
                 exponentials.
         """
-        threads = torch.get_num_threads()
-        scratch = torch.empty(
-            self._scratch_bytes(Pass.FORWARD, self._problem, threads), dtype=torch.uint8
-        )
-        done = self._run(
-            Pass.FORWARD,
-            self._problem,
-            threads,
-            scratch.data_ptr(),
-            0 if lse is None else lse.data_ptr(),
-            *(q.data_ptr(), q.stride(), k.data_ptr(), k.stride()),
-            *(v.data_ptr(), v.stride(), out.data_ptr(), out.stride()),
-        )
-        if not done:
+        if not self._call(Pass.FORWARD, lse, q, k, v, out):
             self._for_any_value.forward(q, k, v, out, lse)
+
+    def backward(
+        self,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        out: Tensor,
+        lse: Tensor,
+        grad_out: Tensor,
+        grads: tuple[Tensor, Tensor, Tensor],
+    ) -> None:
+        """Gradients of q, k, v into ``grads``, from what ``forward`` gave."""
+        self._call(Pass.BACKWARD, lse, *inputs, out, grad_out, *grads)
+
+    def _call(self, which: Pass, lse: Tensor | None, *tensors: Tensor) -> bool:
+        threads = torch.get_num_threads()
+        size = self._scratch_bytes(which, self._problem, threads)
+        scratch = torch.empty(size, dtype=torch.uint8)
+        lse_address = 0 if lse is None else lse.data_ptr()
+        places = [part for x in tensors for part in (x.data_ptr(), x.stride())]
+        done: bool = self._run(
+            which, self._problem, threads, scratch.data_ptr(), lse_address, *places
+        )
+        return done
 
     @cached_property
     def _for_any_value(self) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from harness.attention import DType
+from harness.attention import AttentionConfig, DType
 from implementations.fused.native import Path
 
 
@@ -28,12 +28,22 @@ class Selection:
         return f"fused {self.path.name.lower()} {dtype}{factor}"
 
 
+# Tiles are 16 queries by 16 keys by 32 channels: with fewer they multiply zeros.
+_LEAST_TILE_QUERIES = 32
+_LEAST_TILE_CHANNELS = 32
+
+
 def select(
-    runnable: tuple[Path, ...], forced: Path | None, dtype: DType, precision: Precision
+    runnable: tuple[Path, ...], forced: Path | None, c: AttentionConfig, precision: Precision
 ) -> Selection:
-    """The path for a dtype and precision. ``runnable`` must not be empty."""
-    path = forced if forced is not None else max(p for p in runnable)
-    return Selection(path, _products(dtype, precision))
+    """The path for a config and precision. ``runnable`` must not be empty."""
+    path = forced if forced is not None else _fastest(runnable, c)
+    return Selection(path, _products(c.dtype, precision))
+
+
+def _fastest(runnable: tuple[Path, ...], c: AttentionConfig) -> Path:
+    suits_tiles = c.seq_len >= _LEAST_TILE_QUERIES and c.head_dim >= _LEAST_TILE_CHANNELS
+    return max(path for path in runnable if suits_tiles or path is not Path.AMX)
 
 
 def _products(dtype: DType, precision: Precision) -> int:

@@ -19,10 +19,11 @@
 
 namespace {
 
+using fused::Kernel;
 using fused::Kernels;
 using fused::Problem;
 
-enum Pass : long { kForward = 0 };
+enum Pass : long { kForward = 0, kBackward = 1 };
 
 // Copies the problem out of the caller's buffer; false with a Python error set.
 bool read_problem(PyObject* buffer, Problem* problem) {
@@ -35,10 +36,13 @@ bool read_problem(PyObject* buffer, Problem* problem) {
   return fits;
 }
 
-const Kernels* runnable_kernels(const Problem& problem) {
+const Kernel* runnable_kernel(long pass, const Problem& problem) {
   const Kernels* kernels = fused::can_run(problem.path) ? fused::kernels_of(problem.path) : nullptr;
-  if (!kernels) PyErr_SetString(PyExc_ValueError, "this machine cannot run the problem's path");
-  return kernels;
+  if (!kernels) {
+    PyErr_SetString(PyExc_ValueError, "this machine cannot run the problem's path");
+    return nullptr;
+  }
+  return pass == kForward ? &kernels->forward : &kernels->backward;
 }
 
 // The tensors of a call, in the order of run's arguments; a forward call ends after output.
@@ -59,7 +63,7 @@ bool read_tensor(PyObject* address, PyObject* strides, fused::Tensor* tensor) {
 }
 
 // The first three arguments, which both functions share. Null with a Python error set.
-const Kernels* read_call(PyObject* const* args, Py_ssize_t count, Py_ssize_t least, long* pass, Problem* problem) {
+const Kernel* read_call(PyObject* const* args, Py_ssize_t count, Py_ssize_t least, long* pass, Problem* problem) {
   if (count < least) {
     PyErr_Format(PyExc_TypeError, "expected at least %zd arguments, got %zd", least, count);
     return nullptr;
@@ -69,23 +73,23 @@ const Kernels* read_call(PyObject* const* args, Py_ssize_t count, Py_ssize_t lea
   problem->threads = PyLong_AsLong(args[2]);
   if (PyErr_Occurred()) return nullptr;
   problem->threads = fused::useful_threads(*problem);
-  return runnable_kernels(*problem);
+  return runnable_kernel(*pass, *problem);
 }
 
 PyObject* scratch_bytes(PyObject*, PyObject* const* args, Py_ssize_t count) {
   long pass;
   Problem problem;
-  const Kernels* kernels = read_call(args, count, 3, &pass, &problem);
-  if (!kernels) return nullptr;
-  return PyLong_FromLongLong(kernels->forward_scratch_bytes(problem));
+  const Kernel* kernel = read_call(args, count, 3, &pass, &problem);
+  if (!kernel) return nullptr;
+  return PyLong_FromLongLong(kernel->scratch_bytes(problem));
 }
 
 PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
   constexpr Py_ssize_t kFirstTensor = 5;
   long pass;
   Problem problem;
-  const Kernels* kernels = read_call(args, count, kFirstTensor, &pass, &problem);
-  if (!kernels) return nullptr;
+  const Kernel* kernel = read_call(args, count, kFirstTensor, &pass, &problem);
+  if (!kernel) return nullptr;
   problem.scratch = PyLong_AsVoidPtr(args[3]);
   problem.log_sum_exp = static_cast<float*>(PyLong_AsVoidPtr(args[4]));
   auto tensor = std::begin(k_tensors);
@@ -93,7 +97,7 @@ PyObject* run(PyObject*, PyObject* const* args, Py_ssize_t count) {
     if (!read_tensor(args[i], args[i + 1], &(problem.*(*tensor++)))) return nullptr;
   bool done;
   Py_BEGIN_ALLOW_THREADS
-  done = kernels->forward(problem);
+  done = kernel->run(problem);
   Py_END_ALLOW_THREADS
   return PyBool_FromLong(done);
 }

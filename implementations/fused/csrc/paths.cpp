@@ -8,19 +8,28 @@
 
 namespace fused {
 
-#define FUSED_DECLARE_PATH(name)                      \
-  namespace name {                                    \
-  int64_t forward_scratch_bytes(const Problem&);      \
-  bool forward(const Problem&);                       \
-  }                                                   \
-  static const Kernels k_##name{name::forward_scratch_bytes, name::forward};
+#define FUSED_DECLARE(path, pass)                       \
+  namespace path {                                      \
+  int64_t pass##_scratch_bytes(const Problem&);         \
+  bool pass(const Problem&);                            \
+  }
+#define FUSED_KERNEL(path, pass) \
+  { path::pass##_scratch_bytes, path::pass }
 
-FUSED_DECLARE_PATH(portable)
+FUSED_DECLARE(portable, forward)
+FUSED_DECLARE(portable, backward)
+static const Kernels k_portable{FUSED_KERNEL(portable, forward), FUSED_KERNEL(portable, backward)};
 #if defined(__x86_64__)
-FUSED_DECLARE_PATH(avx2)
-FUSED_DECLARE_PATH(avx512)
+FUSED_DECLARE(avx2, forward)
+FUSED_DECLARE(avx2, backward)
+FUSED_DECLARE(avx512, forward)
+FUSED_DECLARE(avx512, backward)
+static const Kernels k_avx2{FUSED_KERNEL(avx2, forward), FUSED_KERNEL(avx2, backward)};
+static const Kernels k_avx512{FUSED_KERNEL(avx512, forward), FUSED_KERNEL(avx512, backward)};
 #if defined(__linux__)
-FUSED_DECLARE_PATH(amx)
+// Gradients have no tile kernel: the tile path takes those of AVX-512, which it includes.
+FUSED_DECLARE(amx, forward)
+static const Kernels k_amx{FUSED_KERNEL(amx, forward), FUSED_KERNEL(avx512, backward)};
 #endif
 #endif
 

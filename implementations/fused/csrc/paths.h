@@ -6,9 +6,13 @@ namespace fused {
 
 // A pass returns false where its path cannot hold the input's values (AMX: infinities, subnormal
 // numbers); the output is then incomplete, and another path has to be asked.
+struct Kernel {
+  int64_t (*scratch_bytes)(const Problem&);
+  bool (*run)(const Problem&);
+};
+
 struct Kernels {
-  int64_t (*forward_scratch_bytes)(const Problem&);
-  bool (*forward)(const Problem&);
+  Kernel forward, backward;
 };
 
 // Null where the path is not compiled in.

@@ -9,6 +9,32 @@
 constexpr int64_t kSlotsPerGroup = 2;  // 64 keys per block: scores and probabilities stay in L1
 constexpr int64_t kTileBlockKeys = kSlotsPerGroup * kTileSteps;
 
+// Fetches this block's values and the next block's keys to L1 while the exponentials keep the
+// arithmetic units, but not the memory, busy: a share with each row.
+class TilePrefetch {
+ public:
+  TilePrefetch(const TileElement* values, int64_t value_elements, const TileElement* keys, int64_t key_elements)
+      : values_(values), keys_(keys) {
+    // Only what fits beside the scores, and values first, since they are used first.
+    constexpr int64_t kFitting = kL1Bytes * 3 / 4 / sizeof(TileElement);
+    values_per_row_ = value_elements <= kFitting ? value_elements / kBlockRows : 0;
+    keys_per_row_ = value_elements + key_elements <= kFitting ? key_elements / kBlockRows : 0;
+  }
+
+  // Inlined by force: gcc 12 takes a function of nothing but prefetches for one without effect.
+  __attribute__((always_inline)) void on_row(int row) const {
+    constexpr int64_t kLineElements = 64 / sizeof(TileElement);
+    for (int64_t i = 0; i < values_per_row_; i += kLineElements)
+      __builtin_prefetch(values_ + row * values_per_row_ + i, 0, 3);
+    for (int64_t i = 0; i < keys_per_row_; i += kLineElements)
+      __builtin_prefetch(keys_ + row * keys_per_row_ + i, 0, 3);
+  }
+
+ private:
+  const TileElement *values_, *keys_;
+  int64_t values_per_row_, keys_per_row_;  // whole cache lines: tiles have 32 rows' worth of them
+};
+
 // Memory of the blocks of one item of work. Each block has its own queries, output and state; scores
 // are shared, for a block is done with them before the next one starts.
 template <int Parts>
@@ -91,19 +117,20 @@ class TileQueryBlock {
     return fits || Parts == 1;
   }
 
+  // Rows whose scores are bounded start with their bound as maximum, whatever their neighbours do.
   // Norms are those of the leading parts; the others add less than a hundredth.
   void bound_scores(float largest_key_norm) {
     constexpr float kOtherParts = 1.02f;
-    Vec bounds[kRowGroups];
     IntVec beyond = {};
+    if (p_.bias.data) largest_key_norm = __builtin_inff();
     for (int group = 0; group < kRowGroups; ++group) {
       const __m512 product = (__m512)(squared_norms(group) * largest_key_norm);
-      bounds[group] = (Vec)_mm512_sqrt_ps(product) * (state_.score_factor * kOtherParts);
-      beyond |= ~(bounds[group] <= kBoundedScore);  // NaN is beyond
+      const Vec bound = (Vec)_mm512_sqrt_ps(product) * (state_.score_factor * kOtherParts);
+      const IntVec is_bounded = bound <= kBoundedScore;  // not so where it is NaN
+      store(state_.maximum + group * kTileRows, is_bounded ? bound : broadcast(kMinusInfinity));
+      beyond |= ~is_bounded;
     }
-    state_.is_bounded = !any(beyond) && !p_.bias.data;
-    if (!state_.is_bounded) return;
-    for (int group = 0; group < kRowGroups; ++group) store(state_.maximum + group * kTileRows, bounds[group]);
+    state_.is_bounded = !any(beyond);
   }
 
   Vec squared_norms(int group) const {
@@ -191,10 +218,13 @@ class TileQueryBlock {
 
   void exponentiate() {
     const Vec factor = broadcast(factor_);
+    const TilePrefetch prefetch(value_block(), slots_ * packed_.value_chunk_size(), next_keys(),
+                                2 * slots_ * packed_.key_tile_size());
     for (int row = 0; row < kBlockRows; ++row) {
       // A query that has seen no key yet has maximum -inf; -inf - -inf would be NaN.
       const float maximum = state_.maximum[row] == kMinusInfinity ? 0.0f : state_.maximum[row];
       float* scores = w_.slot(row / kTileRows, 0) + row % kTileRows * 16;
+      prefetch.on_row(row);
       Vec sum = Vec{};
       for (int64_t slot = 0; slot < slots_; ++slot)
         sum = exponentiate_slot_row<Parts>(scores + slot * kSlotFloats<Parts>, factor, broadcast(maximum), sum);
@@ -202,9 +232,17 @@ class TileQueryBlock {
     }
   }
 
+  const TileElement* value_block() const {
+    return values_ + at_.first_key / kTileSteps * packed_.value_chunk_size();
+  }
+
+  const TileElement* next_keys() const {
+    return keys_ + (at_.first_key + kTileBlockKeys) / kTileRows * packed_.key_tile_size();
+  }
+
   // O += P V, two channel groups at a time.
   void add_values() {
-    const TileElement* values = values_ + at_.first_key / kTileSteps * packed_.value_chunk_size();
+    const TileElement* values = value_block();
     if (Parts == 1 && slots_ == 2) return add_values_with_resident_probabilities(values);
     for (int64_t g = 0; g < packed_.channel_groups; g += 2) {
       float* output = output_ + g * kRowGroups * kSumElements;

@@ -8,4 +8,5 @@
 #include "block_mask.h"
 #include "softmax.h"
 #include "forward.h"
+#include "backward.h"
 #include "entry_points.h"

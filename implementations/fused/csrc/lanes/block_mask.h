@@ -108,7 +108,8 @@ struct MaskWork {
 static MaskWork mask_work(const Problem& p, const BlockPlace& at, const KeptKeys& kept) {
   const Range clean = keys_seen_by_all(p, at.first_query, at.num_queries);
   const bool inside = clean.begin <= at.first_key && at.first_key + at.num_keys <= clean.end;
-  return {!inside, kept.has_holes, p.keep.data != nullptr || p.bias.data != nullptr};
+  const bool all_kept = !kept.has_holes && at.first_key + at.num_keys <= kept.range.end;
+  return {!inside, !all_kept, p.keep.data != nullptr || p.bias.data != nullptr};
 }
 
 template <class Element, int Vectors>
@@ -116,4 +117,28 @@ static void apply_masks(const Problem& p, const BlockPlace& at, MaskWork work, f
   if (work.by_position) mask_by_position<Vectors>(p, at, scores);
   if (work.by_padding) mask_by_padding<Vectors>(p, at, scores);
   if (work.by_tensors) mask_by_tensors<Element, Vectors>(p, at, staging, scores);
+}
+
+// The same masks on a block the other way round: rows are queries, keys across the lanes.
+template <class Element, int Vectors>
+static void mask_rows(const Problem& p, const BlockPlace& at, MaskWork work, float* terms, float* scores) {
+  if (!work.any()) return;
+  const IntVec indices = lane_indices();
+  const int64_t width = padded_to_lanes(at.num_keys);
+  for (int64_t i = 0; i < at.num_queries; ++i) {
+    const int64_t query = at.first_query + i;
+    const Range seen = keys_seen_by_any(p, query, 1);
+    const int32_t begin = int32_t(std::clamp<int64_t>(seen.begin - at.first_key, 0, width));
+    const int32_t end = int32_t(std::clamp<int64_t>(seen.end - at.first_key, 0, width));
+    if (work.by_tensors) load_mask_terms<Element>(p, at, query, terms);
+    for (int j = 0; j < Vectors && j * kLanes < at.num_keys; ++j) {
+      float* s = scores + (i * Vectors + j) * kLanes;
+      const IntVec lane = indices + j * kLanes;
+      const Vec score = work.by_tensors ? add_terms(load(s), load(terms + j * kLanes)) : load(s);
+      store(s, (lane >= begin) & (lane < end) ? score : broadcast(kMinusInfinity));
+    }
+    if (work.by_padding)
+      for (int64_t key = 0; key < at.num_keys; ++key)
+        if (!is_kept(p, at.batch, at.first_key + key)) scores[i * Vectors * kLanes + key] = kMinusInfinity;
+  }
 }

@@ -16,3 +16,11 @@ bool forward(const Problem& p) {
   with_element_type(p, [&](auto element) { pass.run<decltype(element)>(); });
   return true;
 }
+
+int64_t backward_scratch_bytes(const Problem& p) { return Backward(p, Arena(nullptr)).scratch_bytes(); }
+
+bool backward(const Problem& p) {
+  Backward pass(p, Arena(p.scratch));
+  with_element_type(p, [&](auto element) { pass.run<decltype(element)>(); });
+  return true;
+}
