@@ -75,7 +75,7 @@ def test_an_unknown_command_is_refused(tmp_path):
 def test_the_help_of_the_command_names_every_command(tmp_path):
     shown = mha_bench("--help", cwd=tmp_path)
     assert shown.returncode == 0
-    for command in ("sweep", "compare", "report", "list", "selfcheck"):
+    for command in ("sweep", "compare", "report", "decide", "list", "check", "selfcheck"):
         assert command in shown.stdout
 
 

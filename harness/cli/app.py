@@ -94,10 +94,24 @@ def compare(
     fail_on: Annotated[
         str, typer.Option(help="Findings that make the exit code 1, e.g. slower,incorrect.")
     ] = "",
+    remeasure: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PYTHON",
+            help="Measure the run's cells again, with this older Python and the present one in turns.",
+        ),
+    ] = None,
+    passes: Annotated[int, typer.Option(min=1, help="With --remeasure: processes per cell.")] = 3,
 ) -> None:
     """Compare the implementations within a run, or one run with another."""
     from harness.cli import reading
 
+    if remeasure is not None:
+        from harness.cli import upgrading
+
+        chosen = run or reading.newest_run(Path("results"))
+        found = upgrading.compare(chosen, remeasure, margin, _split(fail_on), passes)
+        raise typer.Exit(int(bool(found)))
     breaches = reading.compare(run, other, against, margin, _split(fail_on))
     raise typer.Exit(int(bool(breaches)))
 
@@ -190,6 +204,29 @@ def list_(config_dir: _ConfigDir = None) -> None:
     from harness.cli import listing
 
     listing.show([config_dir] if config_dir else [])
+
+
+@app.command("check")
+def check(
+    name: Annotated[str, typer.Argument(help="An implementation's name, or module:Class.")],
+    options: Annotated[
+        list[str] | None, typer.Argument(metavar="[OPTION=VALUE]...", help="Its options.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Dtypes to check.", show_default="float32,bfloat16,float16")
+    ] = "",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    only: Annotated[str, typer.Option(help="Checks to run, e.g. masks,lengths.")] = "",
+    config_dir: _ConfigDir = None,
+) -> None:
+    """Does an implementation keep every promise? Exit code 1 when a check fails."""
+    from harness.cli import checking
+
+    more_dirs = [config_dir] if config_dir else []
+    battery = checking.battery_of(
+        name, options or [], _split(dtype), device, _split(only), more_dirs
+    )
+    raise typer.Exit(int(not checking.check(battery)))
 
 
 @app.command("selfcheck")

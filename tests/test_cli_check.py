@@ -1,0 +1,67 @@
+"""`mha-bench check`: what it runs, how it ends, and that a plug-in can't bring it down."""
+
+import pytest
+
+from tests.command import mha_bench, mha_bench_here
+
+_ONE = ("--dtype", "float32", "--only", "sizes_that_all_differ")
+
+
+def test_a_right_implementation_passes(tmp_path):
+    ended = mha_bench("check", "tests.fakes:Right", *_ONE, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    first, summary = ended.stdout.splitlines()
+    assert first.split()[:3] == ["ok", "float32", "check_sizes_that_all_differ:"]
+    assert summary == "Right: 1 ok"
+
+
+def test_an_implementation_of_the_registry_is_named_and_takes_options(tmp_path):
+    words = ("chunked", "query_chunk=2", "key_chunk=3", *_ONE)
+    ended = mha_bench("check", *words, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines()[-1] == "chunked: 1 ok"
+
+
+def test_a_wrong_one_fails_with_the_case_and_the_worst_element(tmp_path):
+    ended = mha_bench("check", "tests.fakes:ReturnsZeros", *_ONE, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "FAIL" in ended.stdout
+    assert "b2-h24x3-s5" in ended.stdout
+    assert "got 0, expected" in ended.stdout
+
+
+def test_one_that_dies_is_a_failure_with_its_signal(tmp_path):
+    ended = mha_bench("check", "tests.fakes:Segfaults", *_ONE, cwd=tmp_path)
+    assert ended.returncode == 1
+    assert "SIGSEGV" in ended.stdout
+
+
+def test_a_target_without_such_a_class_is_an_error_that_lists_what_there_is(tmp_path):
+    ended = mha_bench("check", "tests.fakes:Rigth", *_ONE, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "did you mean Right" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["naiv"], "did you mean naive"),
+        (["no_kernel:Mine"], "there is no 'no_kernel'"),
+        (["naive", "--dtype", "float8"], "choices: float32"),
+        (["naive", "--device", "tpu"], "choices: cpu, cuda"),
+        (["chunked", "query_chunk"], "OPTION=VALUE"),
+    ],
+)
+def test_wrong_input_is_one_line(words, part, tmp_path):
+    ended = mha_bench_here("check", *words, cwd=tmp_path)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert part in line
+
+
+def test_an_unknown_check_is_refused_with_the_names_of_all(tmp_path):
+    ended = mha_bench("check", "naive", "--only", "speed", cwd=tmp_path)
+    assert ended.returncode == 2
+    assert "check_speed" in ended.stderr
+    assert "check_masks" in ended.stderr
