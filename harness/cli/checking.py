@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,31 +50,20 @@ class Finding:
     detail: str
 
 
-@dataclass
-class _Tally:
-    counts: dict[str, int] = field(default_factory=dict)
-
-    def add(self, mark: str) -> None:
-        self.counts[mark] = self.counts.get(mark, 0) + 1
-
-    @property
-    def summary(self) -> str:
-        return ", ".join(f"{count} {mark}" for mark, count in self.counts.items())
-
-
 def check(battery: Battery) -> bool:
     """Print every check's outcome as it comes; returns whether none has failed."""
-    console, tally = Console(), _Tally()
+    console, counts = Console(), Counter[str]()
     for message in ForkServer().run("harness.cli.checking:run_checks", battery, Limits(_STALL_S)):
         if isinstance(message, PluginError | InvalidValueError):
             raise message
         if isinstance(message, Exit) and message.ending is not Ending.FINISHED:
             message = Finding("FAIL", "the next check", "", _account(message))
         if isinstance(message, Finding):
-            tally.add(message.mark)
+            counts[message.mark] += 1
             _print(message, console)
-    console.print(f"{battery.spec.name}: {tally.summary}", markup=False, highlight=False)
-    return "FAIL" not in tally.counts
+    summary = ", ".join(f"{count} {mark}" for mark, count in counts.items())
+    console.print(f"{battery.spec.name}: {summary}", markup=False, highlight=False)
+    return not counts["FAIL"]
 
 
 def _account(end: Exit) -> str:
@@ -157,10 +147,8 @@ def _read(options: Sequence[str]) -> Mapping[str, Any]:
     for option in options:
         if "=" not in option:
             raise InvalidValueError("check", "OPTION=VALUE", option)
-    read: dict[str, Any] = {}
-    for option, value in OmegaConf.from_dotlist(list(options)).items():
-        read[str(option)] = value
-    return read
+    read = OmegaConf.from_dotlist(list(options))
+    return {str(name): value for name, value in read.items()}
 
 
 def _full_names(checks: Sequence[str]) -> Iterator[str]:
