@@ -26,7 +26,7 @@ CANARY_TOLERANCE = 0.05
 NOISY_SHARE = 0.2
 _SWITCHES_PER_S = 40.0
 _STEAL_SHARE = 0.02
-_FOREIGN_CORES = 0.25
+FOREIGN_CORES = 0.25
 _MAX_DROPPED = 20
 _PAUSE_S = 0.5
 _PROC_STAT = Path("/proc/stat")
@@ -124,7 +124,7 @@ class RoundGuard:
         if self.num_dropped:
             found.append(f"throttled: {self.num_dropped} rounds made again after lowered clocks")
         foreign = self.foreign_cores()
-        if foreign is not None and foreign > _FOREIGN_CORES:
+        if foreign is not None and foreign > FOREIGN_CORES:
             found.append(f"foreign_load: {foreign:.2f} cores used by other processes")
         return tuple(found)
 

