@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.analysis.between import RunComparison
 from harness.analysis.decide import Constraints, Decision, decide
 from harness.analysis.gate import breaches_between, breaches_within, check_fail_on
 from harness.analysis.predict import Prediction, predict
@@ -163,9 +164,7 @@ def render_compare(
     kinds = check_fail_on(fail_on)
     if other is not None:
         comparison = comparison_of(run, other, margin)
-        for sentence in sentences(comparison):
-            console.print(Text(sentence))
-        print_table(between_table(comparison), console)
+        print_comparison(comparison, console)
         return breaches_between(comparison, kinds)
     content = content_of(run, against, margin)
     print_header(content, console)
@@ -174,6 +173,13 @@ def render_compare(
     if failures is not None:
         print_table(failures, console)
     return breaches_within(content.cells, content.comparisons, kinds)
+
+
+def print_comparison(comparison: RunComparison, console: Console) -> None:
+    """What kind of comparison it is, and its cells."""
+    for sentence in sentences(comparison):
+        console.print(Text(sentence))
+    print_table(between_table(comparison), console)
 
 
 def render_decision(
