@@ -164,7 +164,7 @@ def _accuracy(effort: Effort) -> Iterator[Outcome]:
         yield Outcome(
             f"{slowdown:.0%} injected, accuracy",
             f"median off by {bias * 100:+.2f} points; {covered} of {num} intervals hold the truth",
-            f"within 0.3 points or chance ({chance * 100:.2f}); at least {needed} (92 % and chance)",
+            f"within 0.3 points or chance ({chance * 100:.2f}); at least {needed}",
             abs(bias) <= max(0.003, chance) and covered >= needed,
         )
 
