@@ -2,13 +2,14 @@
 
 ::
 
-    app          the commands and their options (typer); imports next to nothing
-    hydra_app    `sweep` as a Hydra application: arguments in, composed configuration out
-    overrides    the sweep's grammar: lists of values without -m
-    sweep_job    one composed configuration: plan, run, closing words
-    progress     what is seen while a sweep runs
-    closing      what is said at its end
-    failures     exceptions as one line each
+    app, stored   the commands and their options (typer); import next to nothing
+    hydra_app     `sweep` as a Hydra application: arguments in, composed configuration out
+    overrides     the sweep's grammar: lists of values without -m
+    sweep_job     one composed configuration: plan, run, closing words
+    progress, closing, plan_text            what is seen meanwhile, and at the end
+    reading, deciding, listing, checking... what the other commands do
+    completion    what a shell asks
+    failures      exceptions as one line each
 """
 
 from harness.cli.app import main
