@@ -121,7 +121,7 @@ def _strided(case: Case, index: int, q: Tensor, k: Tensor, v: Tensor) -> Shaped:
 def _nonfinite(case: Case, index: int, q: Tensor, k: Tensor, v: Tensor) -> Shaped:
     # Of queries only: below a mask, a NaN key or value has no single right answer.
     q[:1, :1, -1:] = math.nan
-    q[:1, -1:, -1:, 0] = math.inf
+    q[:1, -1:, -2:-1] = math.inf
     return q, k, v
 
 

@@ -29,6 +29,8 @@ _RMS_GATES_U = {
     (Scope.LAYER, "output"): (40.0, 2.5),
     (Scope.LAYER, "gradient"): (60.0, 4.0),
 }
+# Scores and probabilities rounded to low precision leave more; correct kernels show 1.2 to 1.7.
+_MATERIALISED_FACTOR = 2.0
 _BIAS_GATES_U = (0.2, 0.25)
 _FEWEST_AVERAGED = 512  # elements; an average of fewer strays by chance
 
@@ -78,6 +80,8 @@ def _average_faults(
     low, unit_u = _gate_unit(case, contract)
     kind = "output" if name in ("o", "y") else "gradient"
     rms_gate = _RMS_GATES_U[case.scope, kind][low] * unit_u
+    if low and contract is Contract.MATERIALISED:
+        rms_gate *= _MATERIALISED_FACTOR
     faults = []
     rms = _number(measures, "rms_relative_u")
     if not rms <= rms_gate and not _is_cancelled(expected):
