@@ -128,7 +128,7 @@ def split_of_queries(subject: Subject, case: Case) -> None:
 
 
 def split_of_keys(subject: Subject, case: Case) -> None:
-    """Two parts of the keys, joined by their weights, give the output of all keys; needs no mask."""
+    """Two parts of the keys joined by their weights give the output of all; needs no mask."""
     c = case.config
     inputs = attention_inputs(case)
     whole = subject.output(case, inputs)

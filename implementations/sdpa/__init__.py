@@ -45,7 +45,7 @@ class Sdpa(AttentionImplementation):
     mask_features = ALL_MASK_FEATURES
     native_grouped_heads = True
     dropout = True
-    known_failures = _NAN_IS_LOST
+    known_failures: ClassVar[Mapping[str, str]] = _NAN_IS_LOST
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         scale, dropout_p = case.config.scale, case.config.dropout_p
@@ -115,7 +115,7 @@ class SdpaFlash(_Forced):
 
     name = "sdpa_flash"
     backend = SDPBackend.FLASH_ATTENTION
-    known_failures = _NAN_IS_LOST
+    known_failures: ClassVar[Mapping[str, str]] = _NAN_IS_LOST
 
 
 class SdpaEfficient(_Forced):
