@@ -193,6 +193,24 @@ def test_p_values_are_the_inverse_of_intervals(
         assert interval(effect, alpha).contains(null) == (p > alpha)
 
 
+@pytest.mark.parametrize("n", [6, 7, 9, 11])
+@pytest.mark.parametrize("name", ["normal", "lognormal"])
+def test_few_rounds_that_agree_are_called_at_the_promised_rate(name: str, n: int) -> None:
+    rng = np.random.default_rng(19)
+    draw = noise.INDEPENDENT[name]
+    p_values = [p_value(effect_of([draw(rng, n)])) for _ in range(4000)]
+    for alpha in (0.05, 0.0125):
+        assert float(np.mean(np.asarray(p_values) <= alpha)) <= 1.4 * alpha
+
+
+def test_six_rounds_that_agree_by_far_survive_a_correction_for_five_comparisons() -> None:
+    far = effect_of([np.log(2) + noise.normal(np.random.default_rng(20), 6)])
+    near = effect_of([np.array([0.001, 0.03, 0.02, 0.09, 0.002, 0.05])])
+    assert 5 * p_value(far) <= 0.05
+    assert p_value(far) == pytest.approx(2 / 2**6 / 8)
+    assert 5 * p_value(near) > 0.05
+
+
 def test_dependent_rounds_get_a_wider_interval_and_a_larger_p_value() -> None:
     rng = np.random.default_rng(11)
     d = noise.autoregressive(0.7)(rng, 100) + 0.006

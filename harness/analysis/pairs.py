@@ -138,7 +138,8 @@ def _flags(lines: Iterable[_Line]) -> set[str]:
 
 def _is_implausible(line: _Line) -> bool:
     """Whether it beats the machine's ceiling, unless that may have been measured under load."""
-    return CEILING_FLAG in line.flags and LOAD_FLAG not in line.flags
+    disturbed = LOAD_FLAG in line.flags or NOISE_FLAG in line.flags
+    return CEILING_FLAG in line.flags and not disturbed
 
 
 def _shadows(lines: Iterable[_Line]) -> list[Array]:

@@ -46,9 +46,9 @@ def answer(content: Content, decision: Decision) -> list[Sentence]:
 
 
 def _overall(content: Content, decision: Decision) -> Iterator[Sentence]:
-    """The best two-way rule where it saves more than the margin, and the best single choice."""
+    """The best two-way rule where it surely saves more than the margin, and the best choice."""
     first, rule = decision.fixed[0], decision.rule
-    saves = rule is not None and first.regret - rule.regret > content.margin
+    saves = rule is not None and first.low - rule.high > content.margin
     if rule is not None and saves:
         yield Sentence(
             f"Use {readable_policy(rule.policy)}: it costs {_regret(rule)} more time than the best "

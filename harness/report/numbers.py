@@ -83,7 +83,9 @@ def in_roundoffs(value: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """``0.7 %``, ``3 %``, ``12 %``; ``<0.1 %`` for what is not quite nothing."""
+    """``0.7 %``, ``3 %``, ``12 %``; ``<0.1 %`` for what is not quite nothing, ``?`` without bound."""
+    if not math.isfinite(value):
+        return "?"
     if 0 < value < 0.0005:
         return "<0.1 %"
     text = f"{100 * value:.1f}" if value < 0.095 else f"{100 * value:.0f}"
