@@ -97,6 +97,7 @@ class Plan:
         native = library()
         assert native is not None
         self._run, self._scratch_bytes = native.run, native.scratch_bytes
+        self._scratch_sizes: dict[tuple[Pass, int], int] = {}
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
         """Attention of q, k, v into ``out`` ``[B, H, L, DV]``, any strides.
@@ -121,7 +122,10 @@ class Plan:
 
     def _call(self, which: Pass, lse: Tensor | None, *tensors: Tensor) -> bool:
         threads = torch.get_num_threads()
-        size = self._scratch_bytes(which, self._problem, threads)
+        size = self._scratch_sizes.get((which, threads))
+        if size is None:
+            size = self._scratch_bytes(which, self._problem, threads)
+            self._scratch_sizes[which, threads] = size
         scratch = torch.empty(size, dtype=torch.uint8)
         lse_address = 0 if lse is None else lse.data_ptr()
         places = [part for x in tensors for part in (x.data_ptr(), x.stride())]

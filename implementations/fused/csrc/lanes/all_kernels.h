@@ -8,5 +8,6 @@
 #include "block_mask.h"
 #include "softmax.h"
 #include "forward.h"
+#include "decode.h"
 #include "backward.h"
 #include "entry_points.h"

@@ -9,18 +9,24 @@ static void with_element_type(const Problem& p, Body body) {
   }
 }
 
-int64_t forward_scratch_bytes(const Problem& p) { return Forward(p, Arena(nullptr)).scratch_bytes(); }
+int64_t forward_scratch_bytes(const Problem& p) {
+  return Decode::suits(p) ? Decode(p, Arena(nullptr)).scratch_bytes() : Forward(p, Arena(nullptr)).scratch_bytes();
+}
+
+template <class Pass>
+static void run_pass(const Problem& p) {
+  Pass pass(p, Arena(p.scratch));
+  with_element_type(p, [&](auto element) { pass.template run<decltype(element)>(); });
+}
 
 bool forward(const Problem& p) {
-  Forward pass(p, Arena(p.scratch));
-  with_element_type(p, [&](auto element) { pass.run<decltype(element)>(); });
+  Decode::suits(p) ? run_pass<Decode>(p) : run_pass<Forward>(p);
   return true;
 }
 
 int64_t backward_scratch_bytes(const Problem& p) { return Backward(p, Arena(nullptr)).scratch_bytes(); }
 
 bool backward(const Problem& p) {
-  Backward pass(p, Arena(p.scratch));
-  with_element_type(p, [&](auto element) { pass.run<decltype(element)>(); });
+  run_pass<Backward>(p);
   return true;
 }

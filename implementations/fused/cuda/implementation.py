@@ -1,0 +1,137 @@
+"""``fused`` on CUDA: what it can do, and the function that is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import torch
+
+from harness.interface import (
+    ALL_MASK_FEATURES,
+    Attend,
+    AttentionConfig,
+    AttentionImplementation,
+    Case,
+    Contract,
+    DType,
+    Inputs,
+    MaskTensors,
+    missing_device,
+)
+from implementations.fused.cuda.plan import LARGEST_GRID, Plan, forward_programs
+from implementations.fused.cuda.tiles import (
+    SMALLEST_TILE,
+    TileSet,
+    forward_tiles,
+    has_few_queries,
+    tiles_named,
+)
+from implementations.fused.cuda.tuning import first_tiles, tuned_tiles
+
+_LEAST_CAPABILITY = (8, 0)  # tensor cores with bfloat16
+LEAST_KEYS_PER_PART = 256
+
+
+class FusedOnCuda(AttentionImplementation):
+    """Flash-style attention in Triton.
+
+    Args:
+        reduced: Whether products of float32 are made of three of bfloat16.
+        tiles: Tiles of all kernels by name; ``auto`` tries some for each kernel and takes the
+            fastest.
+    """
+
+    name = "fused"
+    devices = frozenset({"cuda"})
+    dtypes = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
+    mask_features = ALL_MASK_FEATURES
+    max_head_dim = 256
+    native_grouped_heads = True
+
+    def __init__(self, reduced: bool = False, tiles: str = "auto") -> None:
+        self.reduced = reduced
+        self.forced_tiles = None if tiles == "auto" else tiles_named(tiles)
+
+    def extra_reasons(self, case: Case) -> Iterable[str]:
+        if find_spec("triton") is None:
+            yield "triton is not installed: pip install 'mha-bench[triton]'"
+        elif case.device in self.devices:
+            yield from self.device_reasons(case)
+        programs = most_programs(case.config)
+        if programs > LARGEST_GRID:
+            yield f"programs={programs} (at most {LARGEST_GRID}: an axis of the launch grid)"
+
+    def device_reasons(self, case: Case) -> Iterable[str]:
+        """Why the device can't run the kernels, whatever the case."""
+        if missing := missing_device(case.device):
+            yield from missing
+            return
+        capability = torch.cuda.get_device_capability()
+        if capability < _LEAST_CAPABILITY:
+            found, least = (".".join(map(str, c)) for c in (capability, _LEAST_CAPABILITY))
+            yield f"compute capability {found} (at least {least})"
+
+    def version(self) -> str:
+        return f"triton {version('triton')}, torch {torch.__version__}"
+
+    def contract(self, case: Case) -> Contract:
+        """Products are never TF32, whatever torch's own may be."""
+        is_reduced = self.reduced and case.config.dtype is DType.FLOAT32
+        return Contract.BF16X3 if is_reduced else Contract.FUSED
+
+    def kernel(self, case: Case, inputs: Inputs) -> str:
+        """Names the tiles of each kernel, and how heads and keys are divided."""
+        plan = self._plan(case, MaskTensors())
+        parts = [f"fused triton {case.config.dtype}", f"forward {plan.tiles.forward}"]
+        parts += [f"{plan.pack} heads in a tile"] * (plan.pack > 1)
+        parts += [f"keys in {plan.splits} parts"] * (plan.splits > 1)
+        if case.mode.has_gradients:
+            parts += [f"dkv {plan.tiles.key_gradients}", f"dq {plan.tiles.query_gradients}"]
+        return ", ".join(parts) + ", bf16x3" * (plan.precision == "bf16x3")
+
+    def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
+        return self._plan(case, masks)
+
+    def multiprocessors(self) -> int:
+        """How many programs the device runs side by side, if each fills one multiprocessor."""
+        return int(torch.cuda.get_device_properties().multi_processor_count)
+
+    def _plan(self, case: Case, masks: MaskTensors) -> Plan:
+        from triton import knobs
+
+        c = case.config
+        tiles = first_tiles(c) if self.forced_tiles is None else TileSet.of(self.forced_tiles)
+        pack = heads_per_tile(c)
+        programs = forward_programs(c, tiles.forward, pack, splits=1)
+        plan = Plan(
+            c,
+            masks,
+            tiles,
+            precision="bf16x3" if self.contract(case) is Contract.BF16X3 else "ieee",
+            pack=pack,
+            splits=parts_of_keys(programs, c.kv_seq_len, self.multiprocessors()),
+            interpreted=bool(knobs.runtime.interpret),
+        )
+        if self.forced_tiles is not None:
+            return plan
+        return replace(plan, tiles=tuned_tiles(plan.without_masks, case.mode.has_gradients))
+
+
+def heads_per_tile(c: AttentionConfig) -> int:
+    """All heads that share a key head where a tile holds their queries, else one."""
+    return c.group_size if has_few_queries(c) else 1
+
+
+def parts_of_keys(programs: int, kv_seq_len: int, multiprocessors: int) -> int:
+    """Parts that give each multiprocessor a program, none of them too short to be worth it."""
+    wanted = multiprocessors // max(programs, 1)
+    return max(1, min(wanted, kv_seq_len // LEAST_KEYS_PER_PART))
+
+
+def most_programs(c: AttentionConfig) -> int:
+    """Programs of the largest launch, at the smallest tiles."""
+    rows = max(c.seq_len, c.kv_seq_len)
+    return c.batch_size * c.num_heads * max(-(-rows // SMALLEST_TILE), c.seq_len)

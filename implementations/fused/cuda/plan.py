@@ -1,0 +1,252 @@
+"""From a case to launches: everything that stays the same from call to call, made once.
+
+Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D head_dim.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from harness.interface import AttentionConfig, MaskTensors
+from implementations.fused.cuda.arguments import (
+    Geometry,
+    MaskOperands,
+    Operand,
+    Sizes,
+    Statistics,
+)
+from implementations.fused.cuda.tiles import Tiles, TileSet, block_dim
+
+LARGEST_GRID = 2**31 - 1  # programs; all axes of the problem lie on the grid's first axis
+_LOG2_E = math.log2(math.e)
+_DELTA_ROWS = 64  # queries of a program that sums delta
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A prepared problem; call it with tensors of the sizes that it was made for.
+
+    Args:
+        precision: How ``tl.dot`` takes float32 factors.
+        pack: Query heads in one tile of the forward pass.
+        splits: Parts of the keys in the forward pass.
+        interpreted: Whether Triton's interpreter runs the kernels, on CPU tensors.
+    """
+
+    config: AttentionConfig
+    masks: MaskTensors
+    tiles: TileSet
+    precision: str = "ieee"
+    pack: int = 1
+    splits: int = 1
+    interpreted: bool = False
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """``[B, H, L, D]`` from q ``[B, H, L, D]``, k and v ``[B, G, S, D]``, any strides."""
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            output: Tensor = _Attention.apply(q, k, v, self)  # type: ignore[no-untyped-call]
+            return output
+        return self.forward(q, k, v)[0]
+
+    @property
+    def without_masks(self) -> Plan:
+        """The same without the tensors of its mask."""
+        return replace(self, masks=MaskTensors())
+
+    def with_tiles(self, tiles: TileSet) -> Plan:
+        return replace(self, tiles=tiles)
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Statistics]:
+        """Output ``[B, H, L, D]`` and what the backward pass needs beside it."""
+        c = self.config
+        output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        statistics = Statistics.empty(c.batch_size, c, q.device)
+        if self.is_empty:
+            return output.zero_(), statistics
+        if self.splits == 1:
+            self._attend(q, k, v, output, statistics)
+        else:
+            self._attend_in_parts(q, k, v, output, statistics)
+        return output, statistics
+
+    def _attend_in_parts(
+        self, q: Tensor, k: Tensor, v: Tensor, output: Tensor, statistics: Statistics
+    ) -> None:
+        from implementations.fused.cuda.kernels.combine import combine_kernel
+
+        c = self.config
+        shape = (self.splits * c.batch_size, *q.shape[1:])
+        parts = torch.empty(shape, dtype=torch.float32, device=q.device)
+        part_statistics = Statistics.empty(shape[0], c, q.device)
+        self._attend(q, k, v, parts, part_statistics)
+        combine_kernel[(c.batch_size * c.num_heads * c.seq_len,)](
+            Operand.of(parts),
+            part_statistics,
+            Operand.of(output),
+            statistics,
+            self._masks,
+            Sizes.of(c),
+            self.splits,
+            BLOCK_DIM=block_dim(c),
+            INTERPRETED=self.interpreted,
+        )
+
+    def _attend(
+        self, q: Tensor, k: Tensor, v: Tensor, output: Tensor, statistics: Statistics
+    ) -> None:
+        from implementations.fused.cuda.kernels.forward import forward_kernel
+
+        c, tiles = self.config, self.tiles.forward
+        forward_kernel[(forward_programs(c, tiles, self.pack, self.splits),)](
+            *(Operand.of(x) for x in (q, k, v, output)),
+            statistics,
+            self._masks,
+            Geometry.of(c),
+            Sizes.of(c),
+            abs(self._score_scale),
+            _ceil(_ceil(c.kv_seq_len, self.splits), tiles.keys) * tiles.keys,
+            PACK=self.pack,
+            NEGATED=c.scale < 0,
+            **self._constants(tiles),
+        )
+
+    def backward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        output: Tensor,
+        statistics: Statistics,
+        d_output: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of q, k and v from that of the output."""
+        d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+        if self.is_empty:
+            return d_q.zero_(), d_k.zero_(), d_v.zero_()
+        delta = self.delta(output, d_output)
+        self.key_gradients(q, k, v, d_output, statistics, delta, d_k, d_v)
+        self.query_gradients(q, k, v, d_output, statistics, delta, d_q)
+        return d_q, d_k, d_v
+
+    def delta(self, output: Tensor, d_output: Tensor) -> Tensor:
+        """Sums of output times its gradient over D, ``[B, H, L]`` float32."""
+        from implementations.fused.cuda.kernels.backward import delta_kernel
+
+        c = self.config
+        delta = torch.empty(output.shape[:3], dtype=torch.float32, device=output.device)
+        delta_kernel[(c.batch_size * c.num_heads * _ceil(c.seq_len, _DELTA_ROWS),)](
+            Operand.of(output),
+            Operand.of(d_output),
+            delta,
+            Sizes.of(c),
+            BLOCK_QUERIES=_DELTA_ROWS,
+            BLOCK_DIM=block_dim(c),
+        )
+        return delta
+
+    def key_gradients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        d_output: Tensor,
+        statistics: Statistics,
+        delta: Tensor,
+        d_k: Tensor,
+        d_v: Tensor,
+    ) -> None:
+        """Fill d_k and d_v."""
+        from implementations.fused.cuda.kernels.backward import key_gradients_kernel
+
+        c, tiles = self.config, self.tiles.key_gradients
+        key_gradients_kernel[(c.batch_size * c.num_kv_heads * _ceil(c.kv_seq_len, tiles.keys),)](
+            *(Operand.of(x) for x in (q, k, v, d_output, d_k, d_v)),
+            *self._of_backward(statistics, delta),
+            **self._constants(tiles),
+        )
+
+    def query_gradients(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        d_output: Tensor,
+        statistics: Statistics,
+        delta: Tensor,
+        d_q: Tensor,
+    ) -> None:
+        """Fill d_q."""
+        from implementations.fused.cuda.kernels.backward import query_gradients_kernel
+
+        c, tiles = self.config, self.tiles.query_gradients
+        query_gradients_kernel[(c.batch_size * c.num_heads * _ceil(c.seq_len, tiles.queries),)](
+            *(Operand.of(x) for x in (q, k, v, d_output, d_q)),
+            *self._of_backward(statistics, delta),
+            **self._constants(tiles),
+        )
+
+    def _of_backward(self, statistics: Statistics, delta: Tensor) -> tuple[Any, ...]:
+        c = self.config
+        geometry, sizes = Geometry.of(c), Sizes.of(c)
+        return (statistics, delta, self._masks, geometry, sizes, self._score_scale, c.scale)
+
+    def _constants(self, tiles: Tiles) -> dict[str, Any]:
+        return {
+            "BLOCK_QUERIES": tiles.queries,
+            "BLOCK_KEYS": tiles.keys,
+            "BLOCK_DIM": block_dim(self.config),
+            "PRECISION": self.precision,
+            "INTERPRETED": self.interpreted,
+            "num_warps": tiles.warps,
+            "num_stages": tiles.stages,
+        }
+
+    @cached_property
+    def _masks(self) -> MaskOperands:
+        return MaskOperands.of(self.config, self.masks)
+
+    @property
+    def _score_scale(self) -> float:
+        """Scores are to base 2, unless there is a bias; see ``kernels``."""
+        return self.config.scale * (1.0 if self.masks.bias is not None else _LOG2_E)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to launch."""
+        c = self.config
+        return 0 in (c.batch_size, c.seq_len, c.kv_seq_len)
+
+
+class _Attention(torch.autograd.Function):
+    """Attention whose gradients are recomputed from the statistics."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
+        output, statistics = plan.forward(q, k, v)
+        ctx.save_for_backward(q, k, v, output, *statistics)
+        ctx.plan = plan
+        return output
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        q, k, v, output, *statistics = ctx.saved_tensors
+        gradients = ctx.plan.backward(q, k, v, output, Statistics(*statistics), d_output)
+        return (*gradients, None)
+
+
+def forward_programs(c: AttentionConfig, tiles: Tiles, pack: int, splits: int) -> int:
+    """Programs of the forward pass: all on one axis, for the others end at 65535."""
+    blocks = _ceil(c.seq_len * pack, tiles.queries)
+    return blocks * (c.num_heads // pack) * c.batch_size * splits
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,107 @@
+"""The tile sizes to choose from, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.interface import AttentionConfig, InvalidValueError
+
+SMALLEST_TILE = 16  # rows, of a product on tensor cores
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Sizes of a tile, and how a program runs it.
+
+    Args:
+        queries: Rows of queries.
+        keys: Rows of keys.
+        stages: Tiles that are on their way from memory at once.
+    """
+
+    queries: int
+    keys: int
+    warps: int
+    stages: int
+
+    def __str__(self) -> str:
+        return f"{self.queries}x{self.keys}w{self.warps}s{self.stages}"
+
+
+@dataclass(frozen=True)
+class TileSet:
+    """The tiles of the three kernels that have a choice."""
+
+    forward: Tiles
+    key_gradients: Tiles
+    query_gradients: Tiles
+
+    @classmethod
+    def of(cls, tiles: Tiles) -> TileSet:
+        """The same tiles for all."""
+        return cls(tiles, tiles, tiles)
+
+
+# Few, and far apart: each costs a compilation. By the largest BLOCK_DIM at 2 bytes an element.
+_FEW_QUERIES = (Tiles(16, 64, 4, 3), Tiles(16, 128, 4, 2), Tiles(16, 32, 4, 2))
+_WIDE = (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 1), Tiles(16, 32, 4, 1), Tiles(16, 16, 4, 1))
+_FORWARD = {
+    64: (
+        Tiles(128, 64, 4, 3),
+        Tiles(128, 128, 8, 3),
+        Tiles(128, 64, 8, 3),
+        Tiles(64, 64, 4, 3),
+    ),
+    128: (
+        Tiles(128, 64, 8, 3),
+        Tiles(128, 128, 8, 2),
+        Tiles(128, 64, 4, 2),
+        Tiles(64, 64, 4, 2),
+    ),
+    256: (Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 2)),
+}
+_BACKWARD = {
+    64: (Tiles(64, 128, 8, 2), Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
+    128: (Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(64, 64, 8, 1)),
+    256: (Tiles(32, 64, 8, 1), Tiles(64, 64, 8, 1), Tiles(32, 32, 4, 1)),
+}
+_GROUPS = (_FEW_QUERIES, _WIDE, *_FORWARD.values(), *_BACKWARD.values())
+NAMED = {str(tiles): tiles for group in _GROUPS for tiles in group}
+
+
+def tiles_named(name: str) -> Tiles:
+    """Tiles by name.
+
+    Raises:
+        InvalidValueError: no tiles have that name.
+    """
+    if name not in NAMED:
+        raise InvalidValueError("tiles", "a size of tiles", name, ["auto", *sorted(NAMED)])
+    return NAMED[name]
+
+
+def forward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
+    """Tiles to try for the forward pass; the first runs where nothing is tried."""
+    return _FEW_QUERIES if has_few_queries(c) else _of_width(_FORWARD, c)
+
+
+def backward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
+    """Tiles to try for either kernel of the backward pass."""
+    return _of_width(_BACKWARD, c)
+
+
+def has_few_queries(c: AttentionConfig) -> bool:
+    """Whether all queries of the heads that share a key head fit one small tile."""
+    return c.seq_len * c.group_size <= SMALLEST_TILE
+
+
+def block_dim(c: AttentionConfig) -> int:
+    """Columns of a tile: head_dim, filled up to what a tensor core and a shape of Triton need."""
+    return max(SMALLEST_TILE, 1 << (c.head_dim - 1).bit_length())
+
+
+def _of_width(table: dict[int, tuple[Tiles, ...]], c: AttentionConfig) -> tuple[Tiles, ...]:
+    """By the bytes of a row; the smallest tiles come last, for cards with little shared memory."""
+    columns = block_dim(c) * c.dtype.itemsize_bytes // 2
+    width = next((width for width in table if columns <= width), None)
+    return _WIDE if width is None else (*table[width], _WIDE[1])

@@ -1,0 +1,114 @@
+"""The fastest tiles for a case, found by trying them on random tensors of its shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from harness.interface import AttentionConfig, MaskTensors, torch_dtype
+from implementations.fused.cuda.plan import Plan
+from implementations.fused.cuda.tiles import Tiles, TileSet, backward_tiles, forward_tiles
+
+Timer = Callable[[Callable[[], object]], float]
+
+
+@cache
+def tuned_tiles(plan: Plan, has_gradients: bool) -> TileSet:
+    """The fastest tiles of each kernel on this card; of the backward kernels only where asked.
+
+    Args:
+        plan: Without the tensors of its mask, so that equal problems are equal plans.
+    """
+    masked = replace(plan, masks=stand_in_masks(plan.config))
+    return try_tiles(masked, has_gradients, device_time_s)
+
+
+def first_tiles(c: AttentionConfig) -> TileSet:
+    """What runs where nothing is tried."""
+    forward, backward = forward_tiles(c)[0], backward_tiles(c)[0]
+    return TileSet(forward, backward, backward)
+
+
+def stand_in_masks(c: AttentionConfig, device: str = "cuda") -> MaskTensors:
+    """Tensors for the parts of the mask that need them, under which every pair attends."""
+    pairs = torch.ones(c.seq_len, c.kv_seq_len, device=device)
+    padding = torch.ones(c.batch_size, c.kv_seq_len, dtype=torch.bool, device=device)
+    return MaskTensors(
+        padding if c.mask.key_padding else None,
+        pairs.bool() if c.mask.keep is not None else None,
+        pairs.to(torch_dtype(c.dtype)) if c.mask.bias is not None else None,
+    )
+
+
+def try_tiles(plan: Plan, has_gradients: bool, time_s: Timer, device: str = "cuda") -> TileSet:
+    """The fastest tiles of each kernel for the plan's problem, by a timer."""
+    c, tiles = plan.config, plan.tiles
+    if plan.is_empty:
+        return tiles
+    dtype = torch_dtype(c.dtype)
+    queries = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
+    keys = (c.batch_size, c.num_kv_heads, c.kv_seq_len, c.head_dim)
+    q, k, v = (torch.randn(s, dtype=dtype, device=device) for s in (queries, keys, keys))
+
+    def forward(candidate: Tiles) -> object:
+        return plan.with_tiles(replace(tiles, forward=candidate)).forward(q, k, v)
+
+    tiles = replace(tiles, forward=fastest(forward_tiles(c), forward, time_s))
+    return _try_backward(plan.with_tiles(tiles), q, k, v, time_s) if has_gradients else tiles
+
+
+def _try_backward(plan: Plan, q: Tensor, k: Tensor, v: Tensor, time_s: Timer) -> TileSet:
+    tiles, candidates = plan.tiles, backward_tiles(plan.config)
+    output, statistics = plan.forward(q, k, v)
+    known = (q, k, v, output, statistics, plan.delta(output, output))
+    d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
+
+    def key_gradients(candidate: Tiles) -> None:
+        trial = plan.with_tiles(replace(tiles, key_gradients=candidate))
+        trial.key_gradients(*known, d_k, d_v)
+
+    def query_gradients(candidate: Tiles) -> None:
+        trial = plan.with_tiles(replace(tiles, query_gradients=candidate))
+        trial.query_gradients(*known, d_q)
+
+    return TileSet(
+        tiles.forward,
+        fastest(candidates, key_gradients, time_s),
+        fastest(candidates, query_gradients, time_s),
+    )
+
+
+def fastest(
+    candidates: Iterable[Tiles], call: Callable[[Tiles], object], time_s: Timer
+) -> Tiles:
+    """The candidate whose call takes the least time; those that do not fit the card are left out.
+
+    Raises:
+        RuntimeError: none fits.
+    """
+    from triton.runtime.errors import OutOfResources
+
+    best, least_s, refusals = None, math.inf, []
+    for tiles in candidates:
+        try:
+            taken_s = time_s(partial(call, tiles))
+        except OutOfResources as refusal:
+            refusals.append(f"{tiles}: {refusal}")
+            continue
+        if best is None or taken_s < least_s:
+            best, least_s = tiles, taken_s
+    if best is None:
+        raise RuntimeError(f"no tiles fit this card: {'; '.join(refusals)}")
+    return best
+
+
+def device_time_s(call: Callable[[], object]) -> float:
+    """Median seconds of a call on the card, the compilation not counted."""
+    from triton.testing import do_bench
+
+    return 1e-3 * float(do_bench(call, warmup=10, rep=50, return_mode="median"))
