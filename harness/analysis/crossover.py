@@ -124,11 +124,14 @@ def _band(
         effect = pairs[key].effect(*names, mode_floor=0.0)
         if effect is not None and value > 0:
             shown = interval(effect, alpha)
-            points.append((math.log(value), effect.centre, shown.low, shown.high, key))
+            # In a noisy case an order is sure only beyond what the case can show.
+            doubt = math.log1p(pairs[key].margin(0.0))
+            low, high = shown.low - doubt, shown.high + doubt
+            points.append((math.log(value), effect.centre, low, high, key))
     if len(points) < 2:
         return None
-    x, centre, low, high, keys = zip(*points, strict=True)
-    return _Band(np.array(x), np.array(centre), np.array(low), np.array(high), tuple(keys))
+    x, centre, lows, highs, keys = zip(*points, strict=True)
+    return _Band(np.array(x), np.array(centre), np.array(lows), np.array(highs), tuple(keys))
 
 
 def _range(band: _Band, left: int) -> tuple[float | None, float | None]:

@@ -14,12 +14,19 @@ from harness.analysis.decide import Decision
 from harness.analysis.regret import Regret
 from harness.report import numbers
 from harness.report.content import Content
-from harness.report.gaps import STATUS_WORDS
 from harness.report.tables import AXIS_LABELS, axis_text
 from harness.rows import Status
 
 _MANY = 6
 _GROUPS = 4
+_ENDS = {
+    Status.UNSUPPORTED: "was unsupported",
+    Status.INCORRECT: "gave wrong results",
+    Status.OUT_OF_MEMORY: "ran out of memory",
+    Status.TIMEOUT: "took too long",
+    Status.CRASHED: "crashed",
+    Status.ERROR: "raised an error",
+}
 
 
 @dataclass(frozen=True)
@@ -55,17 +62,25 @@ def _overall(content: Content, decision: Decision) -> Iterator[Sentence]:
             "of each case.",
             tuple(rule.choices),
         )
-    others = [name for name in decision.best if name != first.policy]
-    names = _either([first.policy, *others])
-    where, keys = _everywhere(content, first), tuple(first.choices)
-    opening = f"As one choice {where}, {names}" if saves else f"Use {names} {where}"
+    opening = "As one choice, use" if saves else "Use"
+    cost = f"it costs {_regret(first)} more time than the best of each case"
     if first.high < 0.0005:
         cost = "nothing is faster in any of these cases"
-    else:
-        cost = f"it costs {_regret(first)} more time than the best of each case"
-    if others:
-        cost += "; they can't be told apart as a whole, or differ by less than the margin"
-    yield Sentence(f"{opening}: {cost}.", keys)
+    text = f"{opening} {_recommendation(content, decision)}: {cost}."
+    yield Sentence(text, tuple(first.choices))
+
+
+def _recommendation(content: Content, decision: Decision) -> str:
+    """The cheapest single choice, with its equals, or with those that it can't be told from."""
+    first, *rest = [r for r in decision.fixed if r.policy in decision.best]
+    equals = [r.policy for r in rest if r.high <= first.low + content.margin]
+    unsure = [r.policy for r in rest if r.policy not in equals]
+    text = f"{_either([first.policy, *equals])} {_everywhere(content, first)}"
+    if equals:
+        text += f" (equal within {numbers.percent(content.margin)})"
+    if unsure:
+        text += f", the cheapest as measured ({_either(unsure)} can't be told from it yet)"
+    return text
 
 
 def _dearest(decision: Decision) -> Iterator[Sentence]:
@@ -120,9 +135,9 @@ def _where(content: Content, decision: Decision) -> Iterator[Sentence]:
             verb = (
                 "is the fastest" if found[0]["state"] != "only" else "is the only one that is right"
             )
-            yield Sentence(f"{names[0]} {verb} in {places}.", keys)
+            yield Sentence(f"{names[0]} {verb} {places}.", keys)
         else:
-            yield Sentence(f"{_together(names)} share the first place in {places}.", keys)
+            yield Sentence(f"{_together(names)} share the first place {places}.", keys)
 
 
 def _labels(content: Content) -> dict[str, str]:
@@ -140,11 +155,11 @@ def _labels(content: Content) -> dict[str, str]:
 def _places(content: Content, keys: Sequence[str], labels: Mapping[str, str]) -> str:
     total = content.cells["case_key"].nunique()
     if len(keys) == total:
-        return f"all {numbers.count(total, 'case')}" if total > 1 else "the only case"
+        return f"in all {numbers.count(total, 'case')}" if total > 1 else "in the only case"
     if len(keys) <= 2:
-        return " and ".join(f"({labels[key]})" for key in keys)
+        return "at " + " and at ".join(labels[key] for key in keys)
     shared = _shared_axes(content, keys)
-    return f"{len(keys)} of {total} cases" + (f": {shared}" if shared else "")
+    return f"in {len(keys)} of {total} cases" + (f": {shared}" if shared else "")
 
 
 def _shared_axes(content: Content, keys: Sequence[str]) -> str:
@@ -244,11 +259,11 @@ def _missing(content: Content, decision: Decision) -> Iterator[Sentence]:
     bad = content.cells[content.cells["status"] != Status.OK.value]
     total = content.cells["case_key"].nunique()
     for (name, status), group in bad.groupby(["implementation", "status"], sort=True):
-        word = STATUS_WORDS[Status(str(status))].lower()
         reason = str(group["reasons"].iloc[0])
         extent = "every case" if len(group) == total else f"{len(group)} of {total} cases"
         yield Sentence(
-            f"Not measured: {name} was {word} in {extent}" + (f" ({reason})." if reason else "."),
+            f"Not measured: {name} {_ENDS[Status(str(status))]} in {extent}"
+            + (f" ({reason})." if reason else "."),
             tuple(group["case_key"]),
         )
     if content.left_out:

@@ -83,7 +83,7 @@ def in_roundoffs(value: float | None) -> str:
 
 
 def percent(value: float) -> str:
-    """``0.7 %``, ``3 %``, ``12 %``; ``<0.1 %`` for what is not quite nothing, ``?`` without bound."""
+    """``0.7 %``, ``3 %``, ``12 %``; ``<0.1 %`` for nearly nothing, ``?`` without bound."""
     if not math.isfinite(value):
         return "?"
     if 0 < value < 0.0005:

@@ -209,8 +209,8 @@ def test_the_answer_names_choice_flip_price_certainty_and_gaps(content: Content)
     sentences = answer(content, decide(content.rows))
     text = " ".join(sentence.text for sentence in sentences)
     assert sentences[0].text.startswith("Use naive up to length 256, sdpa")
-    for expected in ("As one choice everywhere", "is faster up to length about", "of extra memory",
-                     "How sure: of 20 cases", "broken was crashed in every case",
+    for expected in ("As one choice, use", "is faster up to length about", "of extra memory",
+                     "How sure: of 20 cases", "broken crashed in every case",
                      "1 point of the plan left out"):  # fmt: skip
         assert expected in text
     known = set(content.cells["case_key"])
