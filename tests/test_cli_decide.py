@@ -89,6 +89,18 @@ def test_a_report_is_written_in_every_format_that_is_asked_for(
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "report.md", "report.csv"}
 
 
+def test_runs_over_time_are_one_report(folder: Path, tmp_path: Path) -> None:
+    rich_run(tmp_path, "later", seed=3)
+    runs = (str(folder / "results" / "rich"), str(tmp_path / "later"))
+    done = mha_bench_here("report", *runs, "--trend", "--out", str(tmp_path / "out"), cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "Over time" in done.stdout
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trend.md", "trend.csv"}
+    alone = mha_bench_here("report", runs[0], "--trend", cwd=folder)
+    assert alone.returncode == 2
+    assert "at least two runs" in alone.stderr
+
+
 def test_a_refinement_measures_inside_wide_crossovers_and_what_is_undecided() -> None:
     rows = run_with_laws({"a": (1e-5, 0.0, 1e-9), "b": (3e-4, 2e-7, 0.0)}, noise=0.2)
     decision = decide(rows)

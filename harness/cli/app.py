@@ -92,7 +92,9 @@ def list_(config_dir: _ConfigDir = None) -> None:
 
 @app.command("check")
 def check(
-    name: Annotated[str, typer.Argument(help="An implementation's name, or module:Class.")],
+    name: Annotated[
+        str, typer.Argument(help="An implementation's name, or module:Class.", show_default=False)
+    ] = "",
     options: Annotated[
         list[str] | None, typer.Argument(metavar="[OPTION=VALUE]...", help="Its options.")
     ] = None,
@@ -102,9 +104,17 @@ def check(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     only: Annotated[str, typer.Option(help="Checks to run, e.g. masks,lengths.")] = "",
     config_dir: _ConfigDir = None,
+    mutants: Annotated[
+        bool, typer.Option("--mutants", help="Check the checks: planted defects must be caught.")
+    ] = False,
 ) -> None:
     """Does an implementation keep every promise? Exit code 1 when a check fails."""
     from harness.cli import checking
+
+    if mutants:
+        from harness.cli.mutants import check_mutants
+
+        raise typer.Exit(int(not check_mutants(stored.split(dtype))))
 
     more_dirs = [config_dir] if config_dir else []
     battery = checking.battery_of(

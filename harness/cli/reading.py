@@ -8,7 +8,13 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.errors import InvalidValueError, StoreError
-from harness.report import render_compare, render_terminal, write_reports
+from harness.report import (
+    render_compare,
+    render_terminal,
+    render_trend,
+    write_reports,
+    write_trend,
+)
 from harness.store import CONFIG_FILE
 
 _RESULTS = Path("results")
@@ -48,6 +54,16 @@ def report(runs: Sequence[Path], formats: Sequence[str], out: Path | None) -> No
         render_terminal(run, console)
         for path in written:
             console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def trend(runs: Sequence[Path], out: Path | None) -> None:
+    """Print what changed over several runs, and write it where a folder is given."""
+    if len(runs) < 2:
+        raise InvalidValueError("--trend", "at least two runs", len(runs))
+    console = Console()
+    render_trend(runs, console)
+    for path in write_trend(runs, out) if out is not None else []:
+        console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def newest_run(results_dir: Path) -> Path:

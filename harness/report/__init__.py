@@ -31,6 +31,7 @@ __all__ = [
     "render_terminal",
     "render_trend",
     "write_reports",
+    "write_trend",
 ]
 
 
@@ -98,3 +99,10 @@ def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) ->
     from harness.report import files
 
     return files.write_reports(run, formats, out)
+
+
+def write_trend(runs: Sequence[Path], out: Path) -> list[Path]:
+    """Write how the cells of several runs changed over time; see ``harness.report.files``."""
+    from harness.report import files
+
+    return files.write_trend(runs, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,8 +14,9 @@ from harness.report import charts
 from harness.report.benchmark_json import benchmark_json
 from harness.report.content import Content, content_of
 from harness.report.figures import time_figure
-from harness.report.markdown import markdown_of
+from harness.report.markdown import escaped, markdown_of, markdown_tables
 from harness.report.summary import summary_of
+from harness.report.trends import trend_of, trend_sentences, trend_table
 
 _Figure = TypeVar("_Figure", str, bytes)
 Writer = Callable[[Content, Path], None]
@@ -54,6 +55,25 @@ def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) ->
         done = ", ".join(str(path) for path in written) or "nothing"
         raise MissingExtraError(f"{'; '.join(missing)} (written: {done})")
     return written
+
+
+def write_trend(runs: Sequence[Path], out: Path) -> list[Path]:
+    """Write ``trend.md`` and ``trend.csv`` of several runs into ``out``.
+
+    Raises:
+        StoreError: one of them is no run, or ``out`` can't be written.
+    """
+    found = trend_of(runs)
+    lines = ["# mha-bench: over time", "", *(f"- {escaped(s)}" for s in trend_sentences(found)), ""]
+    text = "\n".join([*lines, *markdown_tables([trend_table(found)])])
+    table = found.table.reset_index()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "trend.md").write_text(text, encoding="utf-8")
+        table.to_csv(out / "trend.csv", index=False, lineterminator="\n")
+    except OSError as error:
+        raise StoreError(f"can't write to {out} ({error.strerror})") from None
+    return [out / "trend.md", out / "trend.csv"]
 
 
 def _known(formats: Iterable[str]) -> list[str]:
