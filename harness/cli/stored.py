@@ -68,10 +68,16 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the files.", show_default="the run's own")
     ] = None,
+    trend: Annotated[
+        bool, typer.Option("--trend", help="All runs as one: what changed over time.")
+    ] = False,
 ) -> None:
     """Print what a run found, and write it as files."""
     from harness.cli import reading
 
+    if trend:
+        reading.trend(runs or [], out)
+        return
     reading.report(runs or [], split(formats), out)
 
 
