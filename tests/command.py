@@ -34,6 +34,7 @@ def mha_bench(
     cwd: Path,
     python: tuple[str, ...] = (),
     environment: Mapping[str, str] | None = None,
+    timeout_s: float = 120,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``mha-bench WORDS`` in ``cwd``, 80 columns wide and without a terminal.
 
@@ -46,7 +47,7 @@ def mha_bench(
         env={**os.environ, "PYTHONPATH": str(_CHECKOUT), "COLUMNS": "80", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=timeout_s,
         check=False,
     )
 

@@ -65,3 +65,11 @@ def test_an_unknown_check_is_refused_with_the_names_of_all(tmp_path):
     assert ended.returncode == 2
     assert "check_speed" in ended.stderr
     assert "check_masks" in ended.stderr
+
+
+@pytest.mark.nightly
+def test_the_battery_is_shown_to_catch_every_planted_defect(tmp_path):
+    ended = mha_bench("check", "--mutants", cwd=tmp_path, timeout_s=1800)
+    assert ended.returncode == 0, ended.stdout
+    assert "OnlyMultiplesOfEight: caught by check_head_dims" in ended.stdout
+    assert "SoundMaterialised: passes every check" in ended.stdout

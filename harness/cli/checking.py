@@ -52,8 +52,17 @@ class Finding:
 
 def check(battery: Battery) -> bool:
     """Print every check's outcome as it comes; returns whether none has failed."""
+    return follow("harness.cli.checking:run_checks", battery, battery.spec.name)
+
+
+def follow(target: str, payload: object, name: str) -> bool:
+    """Print the findings that a worker sends, and their count; returns whether none is a failure.
+
+    Raises:
+        PluginError, InvalidValueError: sent by the worker.
+    """
     console, counts = Console(), Counter[str]()
-    for message in ForkServer().run("harness.cli.checking:run_checks", battery, Limits(_STALL_S)):
+    for message in ForkServer().run(target, payload, Limits(_STALL_S)):
         if isinstance(message, PluginError | InvalidValueError):
             raise message
         if isinstance(message, Exit) and message.ending is not Ending.FINISHED:
@@ -62,7 +71,7 @@ def check(battery: Battery) -> bool:
             counts[message.mark] += 1
             _print(message, console)
     summary = ", ".join(f"{count} {mark}" for mark, count in counts.items())
-    console.print(f"{battery.spec.name}: {summary}", markup=False, highlight=False)
+    console.print(f"{name}: {summary}", markup=False, highlight=False)
     return not counts["FAIL"]
 
 
