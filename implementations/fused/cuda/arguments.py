@@ -6,12 +6,15 @@ Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D he
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from harness.interface import AttentionConfig, MaskTensors
+
+_LOG2_E = math.log2(math.e)
 
 
 class Operand(NamedTuple):
@@ -48,11 +51,16 @@ class Statistics(NamedTuple):
 
 
 class MaskOperands(NamedTuple):
-    """The mask's tensors, broadcast by strides of 0; booleans as bytes."""
+    """The mask's tensors, broadcast by strides of 0; booleans as bytes.
+
+    Args:
+        present: 1 where there is any, else None: both known to the compiler, as no boolean is.
+    """
 
     padding: Operand | None
     keep: Operand | None
     bias: Operand | None
+    present: int | None
 
     @classmethod
     def of(cls, c: AttentionConfig, masks: MaskTensors) -> MaskOperands:
@@ -62,6 +70,7 @@ class MaskOperands(NamedTuple):
             None if padding is None else Operand.of(padding.view(torch.uint8)[:, None, None]),
             None if keep is None else Operand.of(keep.view(torch.uint8).expand(full)),
             None if bias is None else Operand.of(bias.expand(full)),
+            present=None if padding is keep is bias is None else 1,
         )
 
 
@@ -95,6 +104,24 @@ class Sizes(NamedTuple):
 
     @classmethod
     def of(cls, c: AttentionConfig) -> Sizes:
-        return cls(
-            c.batch_size, c.num_heads, c.num_kv_heads, c.seq_len, c.kv_seq_len, c.head_dim
-        )
+        return cls(c.batch_size, c.num_heads, c.num_kv_heads, c.seq_len, c.kv_seq_len, c.head_dim)
+
+
+class Problem(NamedTuple):
+    """All of a launch but its tensors.
+
+    Args:
+        score_scale: The scale, times log2(e) unless there is a bias.
+    """
+
+    sizes: Sizes
+    geometry: Geometry
+    masks: MaskOperands
+    score_scale: float
+    scale: float
+
+    @classmethod
+    def of(cls, c: AttentionConfig, masks: MaskTensors) -> Problem:
+        unit = 1.0 if masks.bias is not None else _LOG2_E
+        operands = MaskOperands.of(c, masks)
+        return cls(Sizes.of(c), Geometry.of(c), operands, c.scale * unit, c.scale)

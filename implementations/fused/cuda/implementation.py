@@ -25,11 +25,10 @@ from implementations.fused.cuda.plan import LARGEST_GRID, Plan, forward_programs
 from implementations.fused.cuda.tiles import (
     SMALLEST_TILE,
     TileSet,
-    forward_tiles,
     has_few_queries,
     tiles_named,
 )
-from implementations.fused.cuda.tuning import first_tiles, tuned_tiles
+from implementations.fused.cuda.tuning import first_tiles, is_worth_trying, tuned_tiles
 
 _LEAST_CAPABILITY = (8, 0)  # tensor cores with bfloat16
 LEAST_KEYS_PER_PART = 256
@@ -40,8 +39,8 @@ class FusedOnCuda(AttentionImplementation):
 
     Args:
         reduced: Whether products of float32 are made of three of bfloat16.
-        tiles: Tiles of all kernels by name; ``auto`` tries some for each kernel and takes the
-            fastest.
+        tiles: Tiles of all kernels by name; ``auto`` tries some for each kernel of a large
+            problem and takes the fastest.
     """
 
     name = "fused"
@@ -87,7 +86,7 @@ class FusedOnCuda(AttentionImplementation):
         plan = self._plan(case, MaskTensors())
         parts = [f"fused triton {case.config.dtype}", f"forward {plan.tiles.forward}"]
         parts += [f"{plan.pack} heads in a tile"] * (plan.pack > 1)
-        parts += [f"keys in {plan.splits} parts"] * (plan.splits > 1)
+        parts += [f"keys in {plan.parts} parts"] * (plan.parts > 1)
         if case.mode.has_gradients:
             parts += [f"dkv {plan.tiles.key_gradients}", f"dq {plan.tiles.query_gradients}"]
         return ", ".join(parts) + ", bf16x3" * (plan.precision == "bf16x3")
@@ -100,22 +99,19 @@ class FusedOnCuda(AttentionImplementation):
         return int(torch.cuda.get_device_properties().multi_processor_count)
 
     def _plan(self, case: Case, masks: MaskTensors) -> Plan:
-        from triton import knobs
-
         c = case.config
         tiles = first_tiles(c) if self.forced_tiles is None else TileSet.of(self.forced_tiles)
         pack = heads_per_tile(c)
-        programs = forward_programs(c, tiles.forward, pack, splits=1)
+        programs = forward_programs(c, tiles.forward, pack, parts=1)
         plan = Plan(
             c,
             masks,
             tiles,
             precision="bf16x3" if self.contract(case) is Contract.BF16X3 else "ieee",
             pack=pack,
-            splits=parts_of_keys(programs, c.kv_seq_len, self.multiprocessors()),
-            interpreted=bool(knobs.runtime.interpret),
+            parts=parts_of_keys(programs, c.kv_seq_len, self.multiprocessors()),
         )
-        if self.forced_tiles is not None:
+        if self.forced_tiles is not None or not is_worth_trying(c):
             return plan
         return replace(plan, tiles=tuned_tiles(plan.without_masks, case.mode.has_gradients))
 

@@ -5,7 +5,6 @@ Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D he
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,17 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from harness.interface import AttentionConfig, MaskTensors
-from implementations.fused.cuda.arguments import (
-    Geometry,
-    MaskOperands,
-    Operand,
-    Sizes,
-    Statistics,
-)
+from implementations.fused.cuda.arguments import Operand, Problem, Statistics
 from implementations.fused.cuda.tiles import Tiles, TileSet, block_dim
 
 LARGEST_GRID = 2**31 - 1  # programs; all axes of the problem lie on the grid's first axis
-_LOG2_E = math.log2(math.e)
 _DELTA_ROWS = 64  # queries of a program that sums delta
 
 
@@ -36,8 +28,7 @@ class Plan:
     Args:
         precision: How ``tl.dot`` takes float32 factors.
         pack: Query heads in one tile of the forward pass.
-        splits: Parts of the keys in the forward pass.
-        interpreted: Whether Triton's interpreter runs the kernels, on CPU tensors.
+        parts: Parts into which the forward pass divides the keys.
     """
 
     config: AttentionConfig
@@ -45,8 +36,7 @@ class Plan:
     tiles: TileSet
     precision: str = "ieee"
     pack: int = 1
-    splits: int = 1
-    interpreted: bool = False
+    parts: int = 1
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """``[B, H, L, D]`` from q ``[B, H, L, D]``, k and v ``[B, G, S, D]``, any strides."""
@@ -70,7 +60,7 @@ class Plan:
         statistics = Statistics.empty(c.batch_size, c, q.device)
         if self.is_empty:
             return output.zero_(), statistics
-        if self.splits == 1:
+        if self.parts == 1:
             self._attend(q, k, v, output, statistics)
         else:
             self._attend_in_parts(q, k, v, output, statistics)
@@ -82,7 +72,7 @@ class Plan:
         from implementations.fused.cuda.kernels.combine import combine_kernel
 
         c = self.config
-        shape = (self.splits * c.batch_size, *q.shape[1:])
+        shape = (self.parts * c.batch_size, *q.shape[1:])
         parts = torch.empty(shape, dtype=torch.float32, device=q.device)
         part_statistics = Statistics.empty(shape[0], c, q.device)
         self._attend(q, k, v, parts, part_statistics)
@@ -91,11 +81,9 @@ class Plan:
             part_statistics,
             Operand.of(output),
             statistics,
-            self._masks,
-            Sizes.of(c),
-            self.splits,
+            self._problem,
+            self.parts,
             BLOCK_DIM=block_dim(c),
-            INTERPRETED=self.interpreted,
         )
 
     def _attend(
@@ -103,15 +91,12 @@ class Plan:
     ) -> None:
         from implementations.fused.cuda.kernels.forward import forward_kernel
 
-        c, tiles = self.config, self.tiles.forward
-        forward_kernel[(forward_programs(c, tiles, self.pack, self.splits),)](
+        c, tiles, problem = self.config, self.tiles.forward, self._problem
+        forward_kernel[(forward_programs(c, tiles, self.pack, self.parts),)](
             *(Operand.of(x) for x in (q, k, v, output)),
             statistics,
-            self._masks,
-            Geometry.of(c),
-            Sizes.of(c),
-            abs(self._score_scale),
-            _ceil(_ceil(c.kv_seq_len, self.splits), tiles.keys) * tiles.keys,
+            problem._replace(score_scale=abs(problem.score_scale)),
+            ceil_div(ceil_div(c.kv_seq_len, self.parts), tiles.keys) * tiles.keys,
             PACK=self.pack,
             NEGATED=c.scale < 0,
             **self._constants(tiles),
@@ -141,11 +126,11 @@ class Plan:
 
         c = self.config
         delta = torch.empty(output.shape[:3], dtype=torch.float32, device=output.device)
-        delta_kernel[(c.batch_size * c.num_heads * _ceil(c.seq_len, _DELTA_ROWS),)](
+        delta_kernel[(c.batch_size * c.num_heads * ceil_div(c.seq_len, _DELTA_ROWS),)](
             Operand.of(output),
             Operand.of(d_output),
             delta,
-            Sizes.of(c),
+            self._problem,
             BLOCK_QUERIES=_DELTA_ROWS,
             BLOCK_DIM=block_dim(c),
         )
@@ -166,9 +151,11 @@ class Plan:
         from implementations.fused.cuda.kernels.backward import key_gradients_kernel
 
         c, tiles = self.config, self.tiles.key_gradients
-        key_gradients_kernel[(c.batch_size * c.num_kv_heads * _ceil(c.kv_seq_len, tiles.keys),)](
+        key_gradients_kernel[(c.batch_size * c.num_kv_heads * ceil_div(c.kv_seq_len, tiles.keys),)](
             *(Operand.of(x) for x in (q, k, v, d_output, d_k, d_v)),
-            *self._of_backward(statistics, delta),
+            statistics,
+            delta,
+            self._problem,
             **self._constants(tiles),
         )
 
@@ -186,16 +173,13 @@ class Plan:
         from implementations.fused.cuda.kernels.backward import query_gradients_kernel
 
         c, tiles = self.config, self.tiles.query_gradients
-        query_gradients_kernel[(c.batch_size * c.num_heads * _ceil(c.seq_len, tiles.queries),)](
+        query_gradients_kernel[(c.batch_size * c.num_heads * ceil_div(c.seq_len, tiles.queries),)](
             *(Operand.of(x) for x in (q, k, v, d_output, d_q)),
-            *self._of_backward(statistics, delta),
+            statistics,
+            delta,
+            self._problem,
             **self._constants(tiles),
         )
-
-    def _of_backward(self, statistics: Statistics, delta: Tensor) -> tuple[Any, ...]:
-        c = self.config
-        geometry, sizes = Geometry.of(c), Sizes.of(c)
-        return (statistics, delta, self._masks, geometry, sizes, self._score_scale, c.scale)
 
     def _constants(self, tiles: Tiles) -> dict[str, Any]:
         return {
@@ -203,19 +187,13 @@ class Plan:
             "BLOCK_KEYS": tiles.keys,
             "BLOCK_DIM": block_dim(self.config),
             "PRECISION": self.precision,
-            "INTERPRETED": self.interpreted,
             "num_warps": tiles.warps,
             "num_stages": tiles.stages,
         }
 
     @cached_property
-    def _masks(self) -> MaskOperands:
-        return MaskOperands.of(self.config, self.masks)
-
-    @property
-    def _score_scale(self) -> float:
-        """Scores are to base 2, unless there is a bias; see ``kernels``."""
-        return self.config.scale * (1.0 if self.masks.bias is not None else _LOG2_E)
+    def _problem(self) -> Problem:
+        return Problem.of(self.config, self.masks)
 
     @property
     def is_empty(self) -> bool:
@@ -235,18 +213,19 @@ class _Attention(torch.autograd.Function):
         return output
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, output, *statistics = ctx.saved_tensors
         gradients = ctx.plan.backward(q, k, v, output, Statistics(*statistics), d_output)
         return (*gradients, None)
 
 
-def forward_programs(c: AttentionConfig, tiles: Tiles, pack: int, splits: int) -> int:
+def forward_programs(c: AttentionConfig, tiles: Tiles, pack: int, parts: int) -> int:
     """Programs of the forward pass: all on one axis, for the others end at 65535."""
-    blocks = _ceil(c.seq_len * pack, tiles.queries)
-    return blocks * (c.num_heads // pack) * c.batch_size * splits
+    blocks = ceil_div(c.seq_len * pack, tiles.queries)
+    return blocks * (c.num_heads // pack) * c.batch_size * parts
 
 
-def _ceil(a: int, b: int) -> int:
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
     return -(-a // b)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from harness.interface import AttentionConfig, InvalidValueError
+from harness.interface import AttentionConfig, DType, InvalidValueError
 
 SMALLEST_TILE = 16  # rows, of a product on tensor cores
 
@@ -42,10 +43,18 @@ class TileSet:
         return cls(tiles, tiles, tiles)
 
 
-# Few, and far apart: each costs a compilation. By the largest BLOCK_DIM at 2 bytes an element.
+Table: TypeAlias = dict[int, tuple[Tiles, ...]]
+
+# Few, and far apart: each costs a compilation. By the largest BLOCK_DIM that they are meant for.
 _FEW_QUERIES = (Tiles(16, 64, 4, 3), Tiles(16, 128, 4, 2), Tiles(16, 32, 4, 2))
-_WIDE = (Tiles(32, 32, 4, 2), Tiles(32, 32, 4, 1), Tiles(16, 32, 4, 1), Tiles(16, 16, 4, 1))
-_FORWARD = {
+_SMALLEST = Tiles(32, 32, 4, 1)  # tried last everywhere, for cards with little shared memory
+# Float32 is multiplied element by element: larger tiles take minutes to compile.
+_FLOAT32: Table = {
+    64: (Tiles(64, 32, 8, 2), Tiles(32, 32, 4, 2)),
+    128: (Tiles(32, 32, 8, 2), Tiles(32, 32, 8, 1)),
+    256: (Tiles(16, 32, 8, 1), Tiles(16, 16, 4, 1)),
+}
+_FORWARD: Table = {
     64: (
         Tiles(128, 64, 4, 3),
         Tiles(128, 128, 8, 3),
@@ -60,12 +69,13 @@ _FORWARD = {
     ),
     256: (Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 2)),
 }
-_BACKWARD = {
+_BACKWARD: Table = {
     64: (Tiles(64, 128, 8, 2), Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
     128: (Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(64, 64, 8, 1)),
-    256: (Tiles(32, 64, 8, 1), Tiles(64, 64, 8, 1), Tiles(32, 32, 4, 1)),
+    256: (Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
 }
-_GROUPS = (_FEW_QUERIES, _WIDE, *_FORWARD.values(), *_BACKWARD.values())
+_TABLES = (_FLOAT32, _FORWARD, _BACKWARD)
+_GROUPS = ((_SMALLEST,), _FEW_QUERIES, *(group for table in _TABLES for group in table.values()))
 NAMED = {str(tiles): tiles for group in _GROUPS for tiles in group}
 
 
@@ -82,7 +92,9 @@ def tiles_named(name: str) -> Tiles:
 
 def forward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
     """Tiles to try for the forward pass; the first runs where nothing is tried."""
-    return _FEW_QUERIES if has_few_queries(c) else _of_width(_FORWARD, c)
+    if has_few_queries(c):
+        return _FEW_QUERIES if c.dtype is not DType.FLOAT32 else _FLOAT32[256]
+    return _of_width(_FORWARD, c)
 
 
 def backward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
@@ -100,8 +112,7 @@ def block_dim(c: AttentionConfig) -> int:
     return max(SMALLEST_TILE, 1 << (c.head_dim - 1).bit_length())
 
 
-def _of_width(table: dict[int, tuple[Tiles, ...]], c: AttentionConfig) -> tuple[Tiles, ...]:
-    """By the bytes of a row; the smallest tiles come last, for cards with little shared memory."""
-    columns = block_dim(c) * c.dtype.itemsize_bytes // 2
-    width = next((width for width in table if columns <= width), None)
-    return _WIDE if width is None else (*table[width], _WIDE[1])
+def _of_width(table: Table, c: AttentionConfig) -> tuple[Tiles, ...]:
+    table = _FLOAT32 if c.dtype is DType.FLOAT32 else table
+    width = next(width for width in table if block_dim(c) <= width)
+    return (*table[width], _SMALLEST)

@@ -15,6 +15,7 @@ from implementations.fused.cuda.plan import Plan
 from implementations.fused.cuda.tiles import Tiles, TileSet, backward_tiles, forward_tiles
 
 Timer = Callable[[Callable[[], object]], float]
+LEAST_SCORES = 2**22  # of a problem; smaller ones take less time than trying saves
 
 
 @cache
@@ -26,6 +27,11 @@ def tuned_tiles(plan: Plan, has_gradients: bool) -> TileSet:
     """
     masked = replace(plan, masks=stand_in_masks(plan.config))
     return try_tiles(masked, has_gradients, device_time_s)
+
+
+def is_worth_trying(c: AttentionConfig) -> bool:
+    """Whether a problem is large enough for the choice of tiles to matter."""
+    return c.batch_size * c.num_heads * c.seq_len * c.kv_seq_len >= LEAST_SCORES
 
 
 def first_tiles(c: AttentionConfig) -> TileSet:
@@ -48,8 +54,6 @@ def stand_in_masks(c: AttentionConfig, device: str = "cuda") -> MaskTensors:
 def try_tiles(plan: Plan, has_gradients: bool, time_s: Timer, device: str = "cuda") -> TileSet:
     """The fastest tiles of each kernel for the plan's problem, by a timer."""
     c, tiles = plan.config, plan.tiles
-    if plan.is_empty:
-        return tiles
     dtype = torch_dtype(c.dtype)
     queries = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
     keys = (c.batch_size, c.num_kv_heads, c.kv_seq_len, c.head_dim)
@@ -83,9 +87,7 @@ def _try_backward(plan: Plan, q: Tensor, k: Tensor, v: Tensor, time_s: Timer) ->
     )
 
 
-def fastest(
-    candidates: Iterable[Tiles], call: Callable[[Tiles], object], time_s: Timer
-) -> Tiles:
+def fastest(candidates: Iterable[Tiles], call: Callable[[Tiles], object], time_s: Timer) -> Tiles:
     """The candidate whose call takes the least time; those that do not fit the card are left out.
 
     Raises:

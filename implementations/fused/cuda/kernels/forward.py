@@ -11,6 +11,7 @@ import triton.language as tl
 
 from implementations.fused.cuda.kernels.pieces import (
     MINUS_INFINITY,
+    line_of,
     load_tile,
     masked_scores,
     power,
@@ -24,78 +25,60 @@ from implementations.fused.cuda.kernels.pieces import (
 
 @triton.jit
 def forward_kernel(
-    q,
-    k,
-    v,
-    output,
-    statistics,
-    masks,
-    geometry,
-    sizes,
-    score_scale,
-    keys_per_split,
-    BLOCK_QUERIES: tl.constexpr,
-    BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    PACK: tl.constexpr,
-    NEGATED: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
+    q, k, v, output, statistics, problem, keys_per_part,
+    BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
+    PACK: tl.constexpr, NEGATED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     """Output and statistics of one tile of queries over one part of the keys.
 
     Args:
-        output: Of the parts: part p of batch entry b is its batch entry p * batch_size + b.
-        score_scale: Without its sign, which is NEGATED.
-        keys_per_split: A multiple of BLOCK_KEYS.
+        output: Of the parts: part p of batch entry b is its entry p * batch_size + b.
+        problem: Its score_scale without the sign, which is NEGATED.
+        keys_per_part: A multiple of BLOCK_KEYS.
     """
-    num_blocks = tl.cdiv(sizes.seq_len * PACK, BLOCK_QUERIES)
-    program = tl.program_id(0)
-    block = num_blocks - 1 - program % num_blocks  # the longest rows of a causal mask first
-    first_head = program // num_blocks % (sizes.num_heads // PACK) * PACK
-    entry = program // num_blocks // (sizes.num_heads // PACK)
-    batch, split = entry % sizes.batch_size, entry // sizes.batch_size
-
-    row = block * BLOCK_QUERIES + tl.arange(0, BLOCK_QUERIES)
+    sizes = problem.sizes
+    first_row, head, entry = _place(sizes, BLOCK_QUERIES, PACK)
+    batch, part = entry % sizes.batch_size, entry // sizes.batch_size
+    row = first_row + tl.arange(0, BLOCK_QUERIES)
     query, member = row // PACK, row % PACK
     exists = query < sizes.seq_len
     offsets = query.to(tl.int64) * q.row + member.to(tl.int64) * q.head
-    q_tile = load_tile(
-        start_of(q, batch, first_head), offsets, exists, q, sizes.head_dim, BLOCK_DIM, True
-    )
+    q_tile = load_tile(start_of(q, batch, head), offsets, exists, q, sizes, BLOCK_DIM, True)
     q_tile = _poisoned(-q_tile if NEGATED else q_tile)
 
-    first_query = block * BLOCK_QUERIES // PACK
-    last_query = tl.minimum((block * BLOCK_QUERIES + BLOCK_QUERIES - 1) // PACK, sizes.seq_len - 1)
-    first_key = split * keys_per_split
-    end_key = tl.minimum(first_key + keys_per_split, sizes.kv_seq_len)
-    bounds = visible_keys(
-        first_query, last_query, first_key, end_key, geometry, BLOCK_KEYS
-    )
-
-    kv_head = first_head // (sizes.num_heads // sizes.num_kv_heads)
-    k_start, v_start = start_of(k, batch, kv_head), start_of(v, batch, kv_head)
-    head = first_head + member
+    last_query = tl.minimum((first_row + BLOCK_QUERIES - 1) // PACK, sizes.seq_len - 1)
+    first_key = part * keys_per_part
+    end_key = tl.minimum(first_key + keys_per_part, sizes.kv_seq_len)
+    bounds = visible_keys(first_row // PACK, last_query, first_key, end_key, problem, BLOCK_KEYS)
+    sums = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
     peak = tl.full([BLOCK_QUERIES], MINUS_INFINITY, tl.float32)
     total = tl.zeros([BLOCK_QUERIES], tl.float32)
-    accumulated = tl.zeros([BLOCK_QUERIES, BLOCK_DIM], tl.float32)
-    for part in tl.static_range(3):
-        if part > 0 or geometry.before is not None:
-            accumulated, peak, total = _attend(
-                accumulated, peak, total, q_tile, k, v, k_start, v_start, query, batch, head,
-                bounds[part], bounds[part + 1], masks, geometry, sizes, score_scale,
-                BLOCK_KEYS, BLOCK_DIM, PRECISION, INTERPRETED, EDGE=part != 1,
+    for span in tl.static_range(3):
+        if span > 0 or problem.geometry.before is not None:
+            sums, peak, total = _attend(
+                sums, peak, total, q_tile, k, v, query, batch, head, member,
+                bounds[span], bounds[span + 1], problem,
+                BLOCK_KEYS, BLOCK_DIM, PRECISION, EDGE=span != 1,
             )  # fmt: skip
 
     total = tl.where(total == 0.0, 1.0, total)  # a query without keys gets zeros
-    out_offsets = query.to(tl.int64) * output.row + member.to(tl.int64) * output.head
-    store_tile(
-        start_of(output, entry, first_head), out_offsets, exists, output,
-        accumulated / total[:, None], sizes.head_dim, BLOCK_DIM, INTERPRETED,
-    )  # fmt: skip
-    line = (entry.to(tl.int64) * sizes.num_heads + head) * sizes.seq_len + query
+    offsets = query.to(tl.int64) * output.row + member.to(tl.int64) * output.head
+    start = start_of(output, entry, head)
+    store_tile(start, offsets, exists, output, sums / total[:, None], sizes, BLOCK_DIM)
+    line = line_of(entry, head + member, query, sizes)
     tl.store(statistics.maximum + line, peak, mask=exists)
     tl.store(statistics.log_sum + line, tl.log2(total), mask=exists)
+
+
+@triton.jit
+def _place(sizes, BLOCK_QUERIES: tl.constexpr, PACK: tl.constexpr):
+    """First row, first head and entry of the output that this program computes."""
+    num_blocks = tl.cdiv(sizes.seq_len * PACK, BLOCK_QUERIES)
+    program = tl.program_id(0)
+    # Neighbours share keys; under a causal mask the longest rows come first.
+    block = num_blocks - 1 - program % num_blocks
+    rest, num_groups = program // num_blocks, sizes.num_heads // PACK
+    return block * BLOCK_QUERIES, rest % num_groups * PACK, rest // num_groups
 
 
 @triton.jit
@@ -111,68 +94,39 @@ def _poisoned(q_tile):
 
 @triton.jit
 def _attend(
-    accumulated,
-    peak,
-    total,
-    q_tile,
-    k,
-    v,
-    k_start,
-    v_start,
-    query,
-    batch,
-    head,
-    start,
-    stop,
-    masks,
-    geometry,
-    sizes,
-    score_scale,
-    BLOCK_KEYS: tl.constexpr,
-    BLOCK_DIM: tl.constexpr,
-    PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    sums, peak, total, q_tile, k, v, query, batch, head, member, start, stop, problem,
+    BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
     EDGE: tl.constexpr,
-):
-    """Take the keys [start, stop) into the running sums.
+):  # fmt: skip
+    """Take the keys [start, stop) into the running sums, ``[queries, D]``, of weighted values.
 
     Args:
+        peak: Largest score so far, ``[queries]``.
+        total: Sum of the weights relative to it, ``[queries]``.
         EDGE: Whether tiles may hold pairs that do not attend by position, or keys past the end.
     """
-    MASKED: tl.constexpr = (
-        EDGE
-        or masks.padding is not None
-        or masks.keep is not None
-        or masks.bias is not None
-    )
+    sizes, masks = problem.sizes, problem.masks
+    kv_head = head // (sizes.num_heads // sizes.num_kv_heads)
+    k_start, v_start = start_of(k, batch, kv_head), start_of(v, batch, kv_head)
     for first in range(start, stop, BLOCK_KEYS):
         key = first + tl.arange(0, BLOCK_KEYS)
         exists = key < sizes.kv_seq_len
-        k_tile = load_tile(
-            k_start, key.to(tl.int64) * k.row, exists, k, sizes.head_dim, BLOCK_DIM, EDGE
-        )
-        products = product(q_tile, tl.trans(k_tile), None, PRECISION, INTERPRETED)
-        scores = products * score_scale
-        if MASKED:
-            scores = masked_scores(
-                scores, query[:, None], key[None, :], batch, head[:, None], masks, geometry, sizes
-            )
+        offsets = key.to(tl.int64) * k.row
+        k_tile = load_tile(k_start, offsets, exists, k, sizes, BLOCK_DIM, EDGE)
+        products = product(q_tile, tl.trans(k_tile), None, PRECISION)
+        scores = products * problem.score_scale
+        if EDGE or masks.present is not None:
+            heads = (head + member)[:, None]
+            scores = masked_scores(scores, query[:, None], key[None, :], batch, heads, problem)
             new_peak = tl.maximum(peak, tl.max(scores, 1))
         else:  # the scale after the maximum: scale and difference become one instruction
-            new_peak = tl.maximum(peak, tl.max(products, 1) * score_scale)
+            new_peak = tl.maximum(peak, tl.max(products, 1) * problem.score_scale)
         shift = tl.where(new_peak == MINUS_INFINITY, 0.0, new_peak)
-        weights = power(scores - shift[:, None], masks)
-        decay = power(peak - shift, masks)
+        weights, decay = power(scores - shift[:, None], masks), power(peak - shift, masks)
         total = total * decay + tl.sum(weights, 1)
-        v_tile = load_tile(
-            v_start, key.to(tl.int64) * v.row, exists, v, sizes.head_dim, BLOCK_DIM, EDGE
-        )
-        accumulated = product(
-            rounded(weights, v_tile.dtype, INTERPRETED),
-            v_tile,
-            accumulated * decay[:, None],
-            PRECISION,
-            INTERPRETED,
-        )
+        offsets = key.to(tl.int64) * v.row
+        v_tile = load_tile(v_start, offsets, exists, v, sizes, BLOCK_DIM, EDGE)
+        weights = rounded(weights, v.pointer.dtype.element_ty)
+        sums = product(weights, v_tile, sums * decay[:, None], PRECISION)
         peak = new_peak
-    return accumulated, peak, total
+    return sums, peak, total

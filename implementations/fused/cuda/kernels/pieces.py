@@ -7,6 +7,8 @@ import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 MINUS_INFINITY = tl.constexpr(float("-inf"))
+# Triton's interpreter has no arithmetic in bfloat16: there, its tiles are float32 once loaded.
+INTERPRETED = tl.constexpr(bool(triton.knobs.runtime.interpret))
 
 
 @triton.jit
@@ -16,9 +18,16 @@ def start_of(operand, batch, head):
 
 
 @triton.jit
+def line_of(batch, head, query, sizes):
+    """Place of a query in tensors that hold one number for each, ``[B, H, L]``."""
+    return (batch.to(tl.int64) * sizes.num_heads + head) * sizes.seq_len + query
+
+
+@triton.jit
 def load_tile(
-    start, row_offsets, row_exists, operand, head_dim, BLOCK_DIM: tl.constexpr, CHECKED: tl.constexpr
-):
+    start, row_offsets, row_exists, operand, sizes,
+    BLOCK_DIM: tl.constexpr, CHECKED: tl.constexpr,
+):  # fmt: skip
     """``[rows, BLOCK_DIM]``, zero where there is nothing.
 
     Args:
@@ -26,43 +35,42 @@ def load_tile(
     """
     columns = tl.arange(0, BLOCK_DIM)
     addresses = start + row_offsets[:, None] + (columns.to(tl.int64) * operand.column)[None, :]
-    exists = columns[None, :] < head_dim
+    exists = columns[None, :] < sizes.head_dim
     if CHECKED:
         tile = tl.load(addresses, mask=exists & row_exists[:, None], other=0.0)
-    elif head_dim == BLOCK_DIM:
-        tile = tl.load(addresses)
     else:
         tile = tl.load(addresses, mask=exists, other=0.0)
+    if INTERPRETED and tile.dtype == tl.bfloat16:
+        tile = tile.to(tl.float32)
     return tile
 
 
 @triton.jit
 def store_tile(
-    start, row_offsets, row_exists, operand, tile, head_dim, BLOCK_DIM: tl.constexpr,
-    INTERPRETED: tl.constexpr,
-):
+    start, row_offsets, row_exists, operand, tile, sizes, BLOCK_DIM: tl.constexpr
+):  # fmt: skip
     """Round a tile to the operand's dtype and store what of it exists."""
     columns = tl.arange(0, BLOCK_DIM)
     addresses = start + row_offsets[:, None] + (columns.to(tl.int64) * operand.column)[None, :]
-    exists = (columns[None, :] < head_dim) & row_exists[:, None]
-    tl.store(addresses, rounded(tile, operand.pointer.dtype.element_ty, INTERPRETED), mask=exists)
+    exists = (columns[None, :] < sizes.head_dim) & row_exists[:, None]
+    tl.store(addresses, rounded(tile, operand.pointer.dtype.element_ty), mask=exists)
 
 
 @triton.jit
-def rounded(x, DTYPE: tl.constexpr, INTERPRETED: tl.constexpr):
+def rounded(x, dtype: tl.constexpr):
     """x to the nearest number of a dtype, ties to even."""
-    if INTERPRETED and DTYPE == tl.bfloat16:
-        # The interpreter cuts float32 off where a device rounds: round in the bits, cut nothing.
+    if INTERPRETED and dtype == tl.bfloat16:
+        # It also cuts float32 off where a device rounds: round in the bits, then nothing is cut.
         bits = x.to(tl.int32, bitcast=True)
         nearest = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
         x = tl.where(x == x, nearest.to(tl.float32, bitcast=True), x)
-    return x.to(DTYPE)
+    return x.to(dtype)
 
 
 @triton.jit
-def product(a, b, accumulated, PRECISION: tl.constexpr, INTERPRETED: tl.constexpr):
+def product(a, b, accumulated, PRECISION: tl.constexpr):
     """accumulated + a b, in float32."""
-    if INTERPRETED:  # whose products of bfloat16 are wrong
+    if INTERPRETED:
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, accumulated, input_precision=PRECISION)
@@ -77,12 +85,13 @@ def power(x, masks):
 
 
 @triton.jit
-def masked_scores(scores, query, key, batch, head, masks, geometry, sizes):
+def masked_scores(scores, query, key, batch, head, problem):
     """Scores with the bias added, -inf where a pair does not attend.
 
     Args:
         query, key, head: Indices that broadcast to the shape of the scores.
     """
+    geometry, masks, sizes = problem.geometry, problem.masks, problem.sizes
     exists = (query < sizes.seq_len) & (key < sizes.kv_seq_len)
     attends = exists
     if geometry.after is not None:
@@ -108,24 +117,25 @@ def masked_scores(scores, query, key, batch, head, masks, geometry, sizes):
 @triton.jit
 def _pair_address(mask, batch, head, query, key):
     return (
-        start_of(mask, batch, head)
-        + query.to(tl.int64) * mask.row
-        + key.to(tl.int64) * mask.column
+        start_of(mask, batch, head) + query.to(tl.int64) * mask.row + key.to(tl.int64) * mask.column
     )
 
 
 @triton.jit
-def visible_keys(first_query, last_query, first_key, end_key, geometry, BLOCK: tl.constexpr):
+def visible_keys(first_query, last_query, first_key, end_key, problem, BLOCK: tl.constexpr):
     """Which of the keys [first_key, end_key) some query sees, and which of them all queries see.
 
     Returns:
         start, full_start, full_stop, stop: tiles in [start, stop) have visible pairs, and those in
         [full_start, full_stop) no other. ``first_key`` and the first three are multiples of BLOCK.
     """
+    geometry = problem.geometry
     start, stop = first_key, end_key
     full_start, full_stop = first_key, end_key
     if geometry.before is not None:
-        start = tl.maximum(start, (first_query + (geometry.offset - geometry.before)) // BLOCK * BLOCK)
+        start = tl.maximum(
+            start, (first_query + (geometry.offset - geometry.before)) // BLOCK * BLOCK
+        )
         full_start = tl.maximum(full_start, last_query + (geometry.offset - geometry.before))
     if geometry.after is not None:
         stop = tl.minimum(stop, last_query + (geometry.offset + geometry.after + 1))
@@ -134,13 +144,14 @@ def visible_keys(first_query, last_query, first_key, end_key, geometry, BLOCK: t
 
 
 @triton.jit
-def visible_queries(first_key, last_key, end_query, geometry, BLOCK: tl.constexpr):
-    """Which of the queries [0, end_query) see some of the keys, and which see all of them.
+def visible_queries(first_key, last_key, problem, BLOCK: tl.constexpr):
+    """Which of the queries see some of the keys, and which see all of them.
 
     Returns:
         As ``visible_keys``, for tiles of queries.
     """
-    start, stop = end_query * 0, end_query
+    geometry = problem.geometry
+    start, stop = 0, problem.sizes.seq_len
     full_start, full_stop = start, stop
     if geometry.after is not None:
         start = tl.maximum(start, (first_key - (geometry.offset + geometry.after)) // BLOCK * BLOCK)
