@@ -16,7 +16,7 @@ from implementations.fused.plan import Geometry, MaskParts, Plan, Sizes
 
 def forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, L, D]`` and log-sum-exp ``[B, H, L]`` (float32)."""
-    out = q.new_empty((*q.shape[:3], v.shape[3]))
+    out = plan.new_output(q.dtype)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     plan.forward(q, k, v, out, lse)
     return out, lse

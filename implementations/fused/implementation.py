@@ -18,6 +18,7 @@ from harness.interface import (
     Inputs,
     InvalidValueError,
     MaskTensors,
+    Scope,
     torch_dtype,
 )
 from implementations.fused.autograd import attend_as_operator, differentiable
@@ -67,21 +68,20 @@ class Fused(AttentionImplementation):
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         c = case.config
-        plan = self.plan(c, masks)
-        shape = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
+        plan = self.plan(c, masks, heads_inside=case.scope is Scope.LAYER)
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             if torch.compiler.is_compiling():
                 return attend_as_operator(plan, q, k, v)
             if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
                 return differentiable(plan, q, k, v)
-            out = torch.empty(shape, dtype=q.dtype)
+            out = plan.new_output(q.dtype)
             plan.forward(q, k, v, out, None)
             return out
 
         return attend
 
-    def plan(self, c: AttentionConfig, masks: MaskTensors) -> Plan:
+    def plan(self, c: AttentionConfig, masks: MaskTensors, heads_inside: bool = False) -> Plan:
         """The native call for a config."""
         chosen = self._selection(c)
         heads = (c.batch_size, c.num_heads, c.num_kv_heads)
@@ -93,6 +93,7 @@ class Fused(AttentionImplementation):
             geometry_of(c),
             MaskParts(masks.key_padding, masks.keep, masks.bias),
             chosen.products,
+            heads_inside,
         )
 
     def _selection(self, c: AttentionConfig) -> Selection:

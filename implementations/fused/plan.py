@@ -65,7 +65,13 @@ class Sizes:
 
 
 class Plan:
-    """A prepared problem: call it with tensors that have the sizes it was made for."""
+    """A prepared problem: call it with tensors that have the sizes it was made for.
+
+    Args:
+        products: bfloat16 products for one product on AMX: 1, 3 or 6.
+        heads_inside: Whether outputs lie in memory as ``[B, L, H, DV]``, which a layer can view as
+            ``[B, L, H * DV]``, its concatenated heads, without a copy.
+    """
 
     def __init__(
         self,
@@ -76,9 +82,12 @@ class Plan:
         geometry: Geometry,
         masks: MaskParts,
         products: int = 1,
+        heads_inside: bool = False,
     ) -> None:
+        self.sizes = sizes
         self._remake = partial(Plan, sizes, dtype, Path.AVX512, scale, geometry, masks)
         self.path, self.scale, self.geometry, self.products = path, scale, geometry, products
+        self.heads_inside = heads_inside
         self.masks = masks  # kept alive: the addresses below point into them
         problem = Problem(
             **vars(sizes),
@@ -98,6 +107,14 @@ class Plan:
         assert native is not None
         self._run, self._scratch_bytes = native.run, native.scratch_bytes
         self._scratch_sizes: dict[tuple[Pass, int], int] = {}
+
+    def new_output(self, dtype: torch.dtype) -> Tensor:
+        """``[B, H, L, DV]``, not yet written."""
+        s = self.sizes
+        if self.heads_inside:
+            inside = torch.empty((s.batch_size, s.seq_len, s.num_heads, s.v_dim), dtype=dtype)
+            return inside.transpose(1, 2)
+        return torch.empty((s.batch_size, s.num_heads, s.seq_len, s.v_dim), dtype=dtype)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
         """Attention of q, k, v into ``out`` ``[B, H, L, DV]``, any strides.

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.attention import AttentionConfig, Case, DType, Mask
+from harness.attention import AttentionConfig, Case, DType, Mask, Scope
 from harness.errors import InvalidValueError
 from harness.inputs import make_inputs
 from harness.tensors import AttentionInputs, MaskTensors, dense_keep
@@ -294,3 +294,69 @@ def test_a_path_that_the_machine_lacks_is_a_reason(monkeypatch: pytest.MonkeyPat
     )
     (reason,) = Fused(path="avx2").unsupported_reasons(make_case(seq_len=4))
     assert reason == "path=avx2 (this machine can run portable)"
+
+
+@pytest.mark.parametrize("mask", ["none", "causal"])
+def test_the_layer_is_that_of_sdpa_and_copies_no_heads(mask: str) -> None:
+    config = AttentionConfig(
+        hidden_size=48, num_heads=6, num_kv_heads=3, seq_len=37, batch_size=2, mask=Mask.parse(mask)
+    )
+    case = Case(config=config, scope=Scope.LAYER)
+    inputs = make_inputs(case)
+    attended = []
+
+    class Spy(Fused):
+        def make_attend(self, case: Case, masks: MaskTensors):
+            attend = super().make_attend(case, masks)
+
+            def keep(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                attended.append(attend(q, k, v))
+                return attended[-1]
+
+            return keep
+
+    def by_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=mask == "causal", enable_gqa=True
+        )
+
+    expected = Fused().make_layer(case, inputs.weights, by_sdpa)(inputs.x, inputs.x_kv)
+    torch.testing.assert_close(Spy().prepare(case, inputs)(), expected)
+    concatenated = attended[0].transpose(1, 2).flatten(2)
+    assert concatenated.data_ptr() == attended[0].data_ptr()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("path", PATHS)
+def test_few_queries_on_many_keys_are_right(path: str, dtype: str) -> None:
+    for seq_len, mask in [(1, "none"), (3, "bottom_right"), (4, "padding:0.5"), (2, "bias:random")]:
+        for head_dim in (16, 20, 64):
+            case = make_case(
+                seq_len=seq_len, kv_seq_len=1111, dtype=dtype, mask=mask, head_dim=head_dim
+            )
+            inputs = make_inputs(case)
+            assert_within_bound(case, inputs, attend(case, inputs, path=path))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_one_nan_query_among_few_stays_alone(path: str) -> None:
+    case = make_case(seq_len=2, kv_seq_len=700)
+    drawn = make_inputs(case)
+    q = drawn.q.clone()
+    q[0, 1, 0, 0] = math.nan
+    output = attend(case, AttentionInputs(q, drawn.k, drawn.v), path=path)
+    assert output[0, 1, 0].isnan().all()
+    assert output.isnan().sum() == 20
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("seq_len", [1, 60])
+def test_log_sum_exp_is_that_of_float64(path: str, seq_len: int) -> None:
+    config = make_case(seq_len=seq_len, kv_seq_len=90).config
+    inputs = make_inputs(Case(config=config))
+    output = torch.empty(2, 4, seq_len, 20)
+    lse = torch.empty(2, 4, seq_len)
+    Fused(path=path).plan(config, MaskTensors()).forward(inputs.q, inputs.k, inputs.v, output, lse)
+    keys = inputs.k.double().repeat_interleave(2, dim=1)
+    expected = (inputs.q.double() @ keys.transpose(-1, -2) * config.scale).logsumexp(-1)
+    torch.testing.assert_close(lse.double(), expected, rtol=1e-6, atol=1e-6)

@@ -126,7 +126,8 @@ class DecodeSplit {
   }
 
   void attend_to_rows(int64_t first_key, const Rows<Element>& keys, const Rows<Element>& values) {
-    prefetch_rows<Intent::kRead>(values, kLanes);
+    prefetch_ahead(keys);
+    prefetch_ahead(values);
     Vec scores[kMostGroupedQueries];
     if (reads_in_place(keys)) {
       for (int64_t q = 0; q < num_queries(); ++q) scores[q] = score_rows(keys, query(q));
@@ -134,8 +135,6 @@ class DecodeSplit {
       stage_rows(keys, rows_);
       for (int64_t q = 0; q < num_queries(); ++q) scores[q] = score_rows(staged(keys), query(q));
     }
-    prefetch_rows<Intent::kRead>(Rows<Element>{keys.base + kLanes * keys.row_stride, keys.row_stride,
-                                               keys.column_stride, keys.count, keys.channels}, kLanes);
     if (!reads_in_place(values)) stage_rows(values, rows_);
     for (int64_t q = 0; q < num_queries(); ++q) {
       float* probabilities = terms_ + kLanes;
@@ -145,6 +144,13 @@ class DecodeSplit {
       else
         add_rows(staged(values), probabilities, result(q).output);
     }
+  }
+
+  // The rows that come kRowsAhead later, as many as are used now.
+  static void prefetch_ahead(const Rows<Element>& rows) __attribute__((always_inline)) {
+    constexpr int64_t kRowsAhead = 3 * kLanes;
+    prefetch_rows<Intent::kRead>(Rows<Element>{rows.base + kRowsAhead * rows.row_stride, rows.row_stride,
+                                               rows.column_stride, rows.count, rows.channels}, kLanes);
   }
 
   Rows<Float32> staged(const Rows<Element>& rows) const {
