@@ -118,6 +118,7 @@ def _require_memory(case: Case, config: RunConfig) -> None:
 # Fitted on two cores of a server, for a machine a few times slower: the estimate should not promise
 # too much. The sweep's own ETA replaces it as soon as cases have been measured.
 _FLOPS_PER_S_AND_THREAD = 25e9
+_FLOPS_PER_S_OF_A_CARD = 10e12
 _START_S = 4.0  # the fork server, and the machine's ceilings
 _PROCESS_S = 0.6  # a case's two workers: one that times, one that measures memory
 _ORACLE_CALLS = 20  # float64 in small chunks, and its error bound
@@ -132,7 +133,10 @@ def _sweep_s(cases: Iterable[Case], config: RunConfig) -> float:
 def _case_s(case: Case, config: RunConfig) -> float:
     """Seconds of one pass of one case, by its FLOPs and the measuring settings."""
     measure, num_implementations = config.measure, len(config.implementations)
-    call_s = flop_count(case) / (_FLOPS_PER_S_AND_THREAD * case.threads)
+    rate = (
+        _FLOPS_PER_S_AND_THREAD * case.threads if case.device == "cpu" else _FLOPS_PER_S_OF_A_CARD
+    )
+    call_s = flop_count(case) / rate
     burst_s = (1 + measure.burst_calls) * max(call_s, measure.min_sample_s)
     rounds_s = min(measure.budget_s, measure.max_rounds * (num_implementations + 1) * burst_s)
     warmup_s = max(measure.warmup_min_s, _WARMUP_CALLS * call_s)
