@@ -175,6 +175,16 @@ def p_value(effect: Effect, null: float = 0.0) -> float:
     return max(inner, between)
 
 
+def standard_error(effect: Effect) -> float:
+    """Standard error of the centre, for sums over many effects; single ones have ``interval``.
+
+    Without the allowance for few processes that Student's t makes: a sum of many has enough.
+    """
+    if len(effect.medians) == 1:
+        return interval(effect, ALPHA).half_width / normal_quantile(1 - ALPHA / 2)
+    return max(effect.inner_se, _between_se(effect))
+
+
 def _rounds_p_value(d: Array, null: float) -> float:
     """The sign test; where few rounds all agree, sharpened by how far they agree.
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from harness.analysis.pairs import CasePairs
 from harness.quantiles import normal_quantile
-from harness.statistics import ALPHA, effect_of, interval
+from harness.statistics import ALPHA, standard_error
+
+_Z = normal_quantile(1 - ALPHA / 2)
 
 
 @dataclass(frozen=True)
@@ -60,18 +62,29 @@ class Regret:
 def cell_of(
     pairs: CasePairs, weight: float, times_s: Mapping[str, float], position: float = 0.0
 ) -> Cell:
-    """A cell from what was measured; spreads come from the paired rounds against the fastest."""
+    """A cell from what was measured; spreads come from the paired rounds against the fastest.
+
+    The fastest as measured may not be the fastest: its own spread is as large as the lead that the
+    rounds leave possible for another one.
+    """
     best = min(times_s, key=lambda name: times_s[name])
-    log_se = {name: _log_se(pairs, name, best) for name in times_s}
+    log_se = {name: _log_se(pairs, name, best) for name in times_s if name != best}
+    leads = (_possible_lead(pairs, best, name) for name in times_s if name != best)
+    log_se[best] = max(leads, default=0.0)
     return Cell(pairs.case_key, weight, times_s, log_se, position)
 
 
 def _log_se(pairs: CasePairs, name: str, best: str) -> float:
-    differences = [d for d in pairs.differences(name, best) if len(d)]
-    if name == best or not differences:
+    effect = pairs.effect(name, best, mode_floor=0.0)
+    return standard_error(effect) if effect is not None else 0.0
+
+
+def _possible_lead(pairs: CasePairs, best: str, other: str) -> float:
+    """By how much another one may truly be ahead, in the measure of standard errors."""
+    effect = pairs.effect(best, other, mode_floor=0.0)
+    if effect is None:
         return 0.0
-    half_width = interval(effect_of(differences), ALPHA).half_width
-    return half_width / normal_quantile(1 - ALPHA / 2)
+    return max(0.0, effect.centre / _Z + standard_error(effect))
 
 
 def regret_of(

@@ -59,6 +59,16 @@ def test_the_interval_of_a_regret_holds_the_spread_of_its_cells() -> None:
     assert [b.low, b.high] == pytest.approx([0.2 - half, 0.2 + half], rel=1e-3)
 
 
+def test_the_fastest_as_measured_is_not_priced_as_if_it_were_sure() -> None:
+    """Another one may truly be ahead, and the upper end says by how much."""
+    cases = [make_case(n) for n in (128, 512)]
+    seconds = {name: {c.id: 1e-3 for c in cases} for name in ("one", "two")}
+    rough = to_frame(draw_rows(cases, Truth(seconds, noise=0.1, num_rounds=8)))
+    fine = to_frame(draw_rows(cases, Truth(seconds, noise=0.01, passes=6)))
+    assert decide(rough).fixed[0].high > 0.02
+    assert decide(fine).fixed[0].high < 0.01
+
+
 def test_without_constraints_the_cheapest_choice_wins_and_the_flip_is_named() -> None:
     decision = decide(run_with_laws({"short": SHORT, "long": LONG}))
     assert decision.best == ("long",)
