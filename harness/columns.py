@@ -8,20 +8,29 @@ for pandas drops missing keys from groups and pivots. Seconds and bytes everywhe
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.mask import Mask
-from harness.rows import Row, Samples
+from harness.row_figures import (
+    burst_median_s,
+    call_times_s,
+    ceiling_binds,
+    ceiling_share,
+    main_error,
+    median_s,
+    percentile_95_s,
+    rate,
+    text,
+    worst_error,
+)
+from harness.rows import Row
 
 if TYPE_CHECKING:
     import pandas as pd
 
-NONE = "none"
 ERROR_MEASURES = ("max_abs", "rms_relative", "ratio_to_naive", "scaled_u", "bound_share")
-MAIN_OUTPUTS = ("o", "y")
 
 
 @dataclass(frozen=True)
@@ -32,78 +41,6 @@ class Column:
     kind: str
     meaning: str
     value: Callable[[Row], Any]
-
-
-def round_minima(samples: Samples) -> tuple[float, ...]:
-    """Seconds of the fastest call of each round's burst: the statistic that comparisons rest on."""
-    return tuple(min(calls) for calls in samples.times_s)
-
-
-def _text(value: object) -> str:
-    return NONE if value is None or value == "" else str(value)
-
-
-def _median(values: Sequence[float]) -> float | None:
-    return statistics.median(values) if values else None
-
-
-def _burst_median(row: Row) -> float | None:
-    return _median([statistics.median(calls) for calls in row.samples.times_s])
-
-
-def _calls(row: Row) -> list[float]:
-    return sorted(t for calls in row.samples.times_s for t in calls)
-
-
-def _percentile_95(row: Row) -> float | None:
-    calls = _calls(row)
-    return calls[max(0, -(-95 * len(calls) // 100) - 1)] if calls else None
-
-
-def _rate(amount: int | None, row: Row) -> float | None:
-    seconds = _median(round_minima(row.samples))
-    return amount / seconds if amount is not None and seconds else None
-
-
-def _roofline_times(row: Row) -> tuple[float, float] | None:
-    """Least seconds by the machine's rate of products and by its bandwidth."""
-    rates = (row.ceiling_flop_per_s, row.ceiling_bytes_per_s)
-    if row.flop_count is None or row.min_bytes is None or not all(rates):
-        return None
-    flop_per_s, bytes_per_s = rates
-    assert flop_per_s is not None
-    assert bytes_per_s is not None
-    return row.flop_count / flop_per_s, row.min_bytes / bytes_per_s
-
-
-def _ceiling_share(row: Row) -> float | None:
-    times, seconds = _roofline_times(row), _median(round_minima(row.samples))
-    return max(times) / seconds if times and seconds else None
-
-
-def _ceiling_binds(row: Row) -> str:
-    times = _roofline_times(row)
-    if times is None:
-        return NONE
-    return "compute" if times[0] >= times[1] else "memory"
-
-
-def _number(value: object) -> float | None:
-    return None if value is None or isinstance(value, (str, bool)) else float(value)  # type: ignore[arg-type]
-
-
-def _main_error(row: Row, measure: str) -> float | None:
-    for output in MAIN_OUTPUTS:
-        if output in row.errors:
-            return _number(row.errors[output].get(measure))
-    return None
-
-
-def _worst_error(row: Row, measure: str) -> float | None:
-    """Largest over the outputs; a measure that came out as no number (NaN) is not skipped."""
-    found = [_number(m[measure]) for m in row.errors.values() if measure in m]
-    numbers = [value for value in found if value is not None]
-    return max(numbers) if numbers and len(numbers) == len(found) else None
 
 
 def _axis(name: str) -> Callable[[Row], Any]:
@@ -150,10 +87,10 @@ def _errors() -> Iterable[Column]:
         "bound_share": "largest error over its a-priori bound; above 1 is incorrect",
     }
     for m, meaning in meanings.items():
-        yield Column(f"o_{m}", "Float64", f"{meaning}; output", _measure(_main_error, m))
+        yield Column(f"o_{m}", "Float64", f"{meaning}; output", _measure(main_error, m))
     for m, meaning in meanings.items():
         about = f"{meaning}; worst of output and gradients"
-        yield Column(f"worst_{m}", "Float64", about, _measure(_worst_error, m))
+        yield Column(f"worst_{m}", "Float64", about, _measure(worst_error, m))
 
 
 def _measure(
@@ -163,7 +100,7 @@ def _measure(
 
 
 _IDENTITY = (
-    Column("run_id", "text", "name of the run's folder", lambda row: _text(row.run_id)),
+    Column("run_id", "text", "name of the run's folder", lambda row: text(row.run_id)),
     Column("case_key", "text", "stable hash of all axes", lambda row: row.case.key),
     Column("case_id", "text", "readable name of the case", lambda row: row.case.id),
     Column("implementation", "text", "name of the implementation", lambda row: row.implementation),
@@ -177,16 +114,18 @@ _LATENCY = (
         "median_s",
         "Float64",
         "seconds per call: median over rounds of the burst's minimum",
-        lambda row: _median(round_minima(row.samples)),
+        median_s,
     ),
     Column(
         "burst_median_s",
         "Float64",
         "seconds per call: median over rounds of the burst's median",
-        _burst_median,
+        burst_median_s,
     ),
-    Column("p95_s", "Float64", "95th percentile of all calls", _percentile_95),
-    Column("min_s", "Float64", "fastest of all calls", lambda row: min(_calls(row), default=None)),
+    Column("p95_s", "Float64", "95th percentile of all calls", percentile_95_s),
+    Column(
+        "min_s", "Float64", "fastest of all calls", lambda row: min(call_times_s(row), default=None)
+    ),
     Column("first_call_s", "Float64", "first call, with set-up", lambda row: row.first_call_s),
     Column(
         "host_call_s",
@@ -196,25 +135,25 @@ _LATENCY = (
     ),
     Column("warmup_s", "Float64", "warm-up after the first call", lambda row: row.warmup_s),
     Column("num_rounds", "Int64", "rounds measured", lambda row: len(row.samples.times_s)),
-    Column("num_calls", "Int64", "calls measured", lambda row: len(_calls(row))),
+    Column("num_calls", "Int64", "calls measured", lambda row: len(call_times_s(row))),
     Column(
         "calls_per_sample",
         "Int64",
         "calls timed together because one is too quick",
         lambda row: row.samples.calls_per_sample,
     ),
-    Column("stop_reason", "text", "why the rounds ended", lambda row: _text(row.stop_reason)),
+    Column("stop_reason", "text", "why the rounds ended", lambda row: text(row.stop_reason)),
     Column(
         "flop_per_s",
         "Float64",
         "operations on unmasked pairs over median_s",
-        lambda row: _rate(row.flop_count, row),
+        lambda row: rate(row.flop_count, row),
     ),
     Column(
         "bytes_per_s",
         "Float64",
         "bytes that must move over median_s",
-        lambda row: _rate(row.min_bytes, row),
+        lambda row: rate(row.min_bytes, row),
     ),
     Column("flop_count", "Int64", "operations of the problem", lambda row: row.flop_count),
     Column("min_bytes", "Int64", "bytes that any way must move", lambda row: row.min_bytes),
@@ -222,9 +161,9 @@ _LATENCY = (
         "ceiling_share",
         "Float64",
         "least time by the machine's measured ceilings over median_s",
-        _ceiling_share,
+        ceiling_share,
     ),
-    Column("ceiling_binds", "text", "`compute` or `memory`: which ceiling", _ceiling_binds),
+    Column("ceiling_binds", "text", "`compute` or `memory`: which ceiling", ceiling_binds),
 )
 
 _MEMORY = (
@@ -245,26 +184,24 @@ _MEMORY = (
         lambda row: row.expected_alloc_bytes,
     ),
     Column(
-        "memory_method", "text", "how measured, or why not", lambda row: _text(row.memory_method)
+        "memory_method", "text", "how measured, or why not", lambda row: text(row.memory_method)
     ),
 )
 
 _PROVENANCE = (
-    Column("kernel", "text", "what really ran", lambda row: _text(row.kernel)),
+    Column("kernel", "text", "what really ran", lambda row: text(row.kernel)),
     Column("notes", "text", "work beyond the kernel in the call", lambda row: "; ".join(row.notes)),
     Column("flags", "text", "findings of the guards, joined by `; `", lambda r: "; ".join(r.flags)),
     Column(
         "implementation_version",
         "text",
         "version of the code that ran",
-        lambda row: _text(row.implementation_version),
+        lambda row: text(row.implementation_version),
     ),
     Column("is_baseline", "boolean", "whether others are compared to it", lambda r: r.is_baseline),
-    Column("process", "text", "token of the measuring process", lambda row: _text(row.process)),
-    Column(
-        "environment_key", "text", "hash of the environment", lambda r: _text(r.environment_key)
-    ),
-    Column("started_at", "text", "UTC, ISO 8601", lambda row: _text(row.started_at)),
+    Column("process", "text", "token of the measuring process", lambda row: text(row.process)),
+    Column("environment_key", "text", "hash of the environment", lambda r: text(r.environment_key)),
+    Column("started_at", "text", "UTC, ISO 8601", lambda row: text(row.started_at)),
     Column("wall_s", "Float64", "wall time of the case in its process", lambda row: row.wall_s),
     Column("repro", "text", "command that repeats the cell", lambda row: row.repro),
 )
