@@ -2,7 +2,7 @@
 
 Element by element the a-priori bound decides. On plain gaussian inputs two averages are gated as
 well, since the bound, made for the worst element, sees no small error that all elements share: the
-RMS-relative error, and the signed bias of scaled errors.
+RMS-relative error, and the mean error, both signed (bias) and along the exact value (shrink).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _RMS_GATES_U = {
 }
 # Scores and probabilities rounded to low precision leave more; correct kernels show 1.2 to 1.7.
 _MATERIALISED_FACTOR = 2.0
-_BIAS_GATES_U = (0.2, 0.25)
+# Mean errors in u, likewise. A scale rounded to float32, twice where queries and keys get its root
+# each, shrinks or stretches all outputs of float32 by up to 2 u.
+_MEAN_GATES_U = {"bias": (0.2, 0.25), "shrink": (3.0, 0.25)}
 _FEWEST_AVERAGED = 512  # elements; an average of fewer strays by chance
 
 
@@ -86,13 +88,20 @@ def _average_faults(
     rms = _number(measures, "rms_relative_u")
     if not rms <= rms_gate and not _is_cancelled(expected):
         faults.append(f"RMS-relative error {rms:.3g} u (at most {rms_gate:g} u on gaussian inputs)")
-    bias, spread = _number(measures, "bias_u"), measures.get("bias_error_u")
-    if name != "o" or not isinstance(spread, float):
-        return faults
-    # The mean of few rows strays by chance.
-    bias_gate = _BIAS_GATES_U[low] * unit_u + 4 * spread
-    if not abs(bias) <= bias_gate:
-        faults.append(f"bias {bias:.3g} u (at most {bias_gate:.2g} u on gaussian inputs)")
+    if name == "o":
+        faults += _mean_faults(measures, low, unit_u)
+    return faults
+
+
+def _mean_faults(measures: dict[str, Measure], low: bool, unit_u: float) -> list[str]:
+    faults = []
+    for name, gates in _MEAN_GATES_U.items():
+        mean, spread = _number(measures, f"{name}_u"), measures.get(f"{name}_error_u")
+        if not isinstance(spread, float):
+            continue
+        limit = gates[low] * unit_u + 4 * spread  # the mean of few rows strays by chance
+        if not abs(mean) <= limit:
+            faults.append(f"{name} {mean:.3g} u (at most {limit:.2g} u on gaussian inputs)")
     return faults
 
 

@@ -103,6 +103,7 @@ def measure(got: Tensor, expected: Expected, unit: float, bound: Tensor) -> dict
         "rms_relative_u": rms_relative / unit,
         "scaled_u": float(scaled.abs().max()) / unit,
         **_bias(scaled / unit),
+        **_shrink(error / unit, exact),
         "bound_share": float(share.max()),
         "worst_at": location(expected, worst),
         "worst_got": float(got.flatten()[worst]),
@@ -116,10 +117,23 @@ def measure(got: Tensor, expected: Expected, unit: float, bound: Tensor) -> dict
 
 
 def _bias(scaled_u: Tensor) -> dict[str, Measure]:
-    """Mean signed error, and its standard error from the spread of the rows, which share roundings."""
+    """Mean signed error, and its standard error: a row shares its roundings, rows are apart."""
     of_rows = scaled_u.mean(dim=-1).flatten()
     spread = float(of_rows.std()) / math.sqrt(len(of_rows)) if len(of_rows) > 1 else None
     return {"bias_u": float(of_rows.mean()), "bias_error_u": spread}
+
+
+def _shrink(error_u: Tensor, exact: Tensor) -> dict[str, Measure]:
+    """Mean error along the exact value, relative to its mean size: negative towards zero.
+
+    Outputs that average to 0 hide a rounding towards zero from ``bias_u``, but not from this.
+    """
+    size = float(exact.abs().mean())
+    if not size:
+        return {"shrink_u": None, "shrink_error_u": None}
+    of_rows = (error_u * exact.sign() / size).mean(dim=-1).flatten()
+    spread = float(of_rows.std()) / math.sqrt(len(of_rows)) if len(of_rows) > 1 else None
+    return {"shrink_u": float(of_rows.mean()), "shrink_error_u": spread}
 
 
 def _relative_norm(error: Tensor, exact: Tensor) -> float:
