@@ -134,13 +134,16 @@ def _read_status(name: object) -> Status:
         raise unknown_name("fail_on", "a status", str(name), Status) from None
 
 
-def _read_baseline(name: str | None, variants: tuple[Variant, ...]) -> str:
+def _read_baseline(wanted: Any, variants: tuple[Variant, ...]) -> str:
+    """A name must be among the chosen; of a list, the first that is, else the first chosen."""
     names = [variant.spec.name for variant in variants]
-    if name is None:
+    if isinstance(wanted, (list, tuple)):
+        return next((str(name) for name in wanted if name in names), names[0])
+    if wanted is None:
         return names[0]
-    if name not in names:
-        raise unknown_name("baseline", "one of the chosen implementations", name, names)
-    return name
+    if wanted not in names:
+        raise unknown_name("baseline", "one of the chosen implementations", str(wanted), names)
+    return str(wanted)
 
 
 _COUNTS = ("passes", "burst_calls", "input_sets", "max_rounds", "memory_repeats")

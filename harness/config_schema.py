@@ -70,7 +70,7 @@ class SweepSchema:
     models: dict[str, Any] = field(default_factory=dict)
     implementations: dict[str, Any] = field(default_factory=dict)
     measure: MeasureSchema = field(default_factory=MeasureSchema)
-    baseline: str | None = MISSING
+    baseline: Any = MISSING
     # the run as a whole
     results_dir: str = MISSING
     name: str | None = MISSING

@@ -72,10 +72,26 @@ def test_every_axis_has_a_value_without_any_word():
     assert all(axes.values())
 
 
-def test_implementations_come_in_the_order_given_and_the_first_is_the_baseline():
+def test_implementations_come_in_the_order_given():
     config = configured("implementation=sdpa,naive")
     assert [spec.name for spec in config.implementations] == ["sdpa", "naive"]
-    assert config.baseline == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "baseline"),
+    [
+        ("chunked,naive,sdpa", "sdpa"),
+        ("chunked,naive", "naive"),
+        ("fused,chunked", "fused"),
+        ("all", "sdpa"),
+    ],
+)
+def test_the_baseline_is_what_one_would_use_otherwise(chosen, baseline):
+    assert configured(f"implementation={chosen}").baseline == baseline
+
+
+def test_a_baseline_by_name_is_that_one():
+    assert configured("implementation=sdpa,naive", "baseline=naive").baseline == "naive"
 
 
 def test_one_implementation_needs_no_brackets():
