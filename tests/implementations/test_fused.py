@@ -16,6 +16,7 @@ from torch import Tensor
 from harness.attention import AttentionConfig, Case, DType, Mask, Scope
 from harness.errors import InvalidValueError
 from harness.inputs import make_inputs
+from harness.interface import Contract
 from harness.tensors import AttentionInputs, MaskTensors, dense_keep
 from implementations.fused import Fused
 from implementations.fused.native import Path, library, runnable_paths
@@ -360,3 +361,15 @@ def test_log_sum_exp_is_that_of_float64(path: str, seq_len: int) -> None:
     keys = inputs.k.double().repeat_interleave(2, dim=1)
     expected = (inputs.q.double() @ keys.transpose(-1, -2) * config.scale).logsumexp(-1)
     torch.testing.assert_close(lse.double(), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(Path.AMX not in runnable_paths(), reason="needs a processor with AMX")
+def test_three_products_are_exact_to_about_1e_5() -> None:
+    case = make_case(seq_len=300, head_dim=64, mask="causal")
+    inputs = make_inputs(case)
+    exact, _ = expected_and_bound(case.config, inputs.q, inputs.k, inputs.v, inputs.masks)
+    fused = Fused(precision="bf16x3")
+    error = (fused.prepare(case, inputs)().double() - exact).norm() / exact.norm()
+    assert error <= 1.5e-5
+    assert fused.contract(case) is Contract.BF16X3
+    assert Fused().contract(case) is Contract.FUSED
