@@ -68,3 +68,9 @@ def mha_bench_here(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
             code = end.code or 0
     assert isinstance(code, int)
     return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
+
+
+def processor_time_of_children_s():
+    """Of all that have ended: unlike the wall clock, it does not count waiting for others."""
+    times = os.times()
+    return times.children_user + times.children_system

@@ -1,6 +1,5 @@
 """Plans: what is crossed, what is left out and why, and how fast that is found."""
 
-import os
 import shlex
 
 import pytest
@@ -10,7 +9,7 @@ from harness.errors import InvalidValueError
 from harness.machine import Machine
 from harness.plan import make_plan
 from harness.repro import necessary_axes
-from tests.command import mha_bench
+from tests.command import mha_bench, processor_time_of_children_s
 from tests.composing import MACHINE, configured, planned
 
 _ONE = ("hidden_size=64", "num_heads=2", "seq_len=8")
@@ -106,17 +105,11 @@ def test_the_estimate_grows_with_the_work_and_the_passes():
     assert more[0] < more[1]
 
 
-def _processor_time_of_children_s():
-    """Of all that have ended: unlike the wall clock, it does not count waiting for others."""
-    times = os.times()
-    return times.children_user + times.children_system
-
-
 def test_five_thousand_points_are_planned_without_torch_in_under_three_seconds(tmp_path):
     axes = ("hidden_size=range(64,6465,64)", "num_heads=1,2,4,8,16", "seq_len=range(1,51,5)")
-    before_s = _processor_time_of_children_s()
+    before_s = processor_time_of_children_s()
     shown = mha_bench("sweep", "--dry-run", *axes, cwd=tmp_path, python=("-X", "importtime"))
-    assert _processor_time_of_children_s() - before_s < 3, "plan, Hydra and imports together"
+    assert processor_time_of_children_s() - before_s < 3, "plan, Hydra and imports together"
     assert shown.stdout.startswith("5,050 cases")
     assert "| torch\n" not in shown.stderr
 
