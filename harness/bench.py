@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -29,12 +28,11 @@ from harness.contest import Entrant, Setting, hold_contest, restore_threads
 from harness.device_clock import make_clock
 from harness.inputs import make_inputs
 from harness.interface import Implementation
-from harness.jobs import Job, RowMessage
+from harness.jobs import Job, RowMessage, blank_row
 from harness.modes import ModeCall, make_call
 from harness.numerics import judge, make_reference
 from harness.registry import load_implementation
 from harness.rows import Row, Status
-from harness.settings import ImplementationSpec
 from harness.unmasking import unmasked
 from harness.worker import Channel
 
@@ -43,7 +41,7 @@ _INPUT_SETS_BYTES = 2 * 2**30
 
 def measure_case(job: Job, channel: Channel) -> None:
     """Measure all implementations of a case side by side; sends one final row for each."""
-    rows = [_blank_row(job, spec) for spec in job.specs]
+    rows = [blank_row(job, spec) for spec in job.specs]
     channel.enter(None)
     try:
         setting = _set_up(job, channel)
@@ -79,26 +77,6 @@ def _num_input_sets(job: Job) -> int:
         return 1
     fitting = _INPUT_SETS_BYTES // max(1, cost.input_bytes(job.case))
     return max(1, min(job.measure.input_sets, fitting))
-
-
-def _blank_row(job: Job, spec: ImplementationSpec) -> Row:
-    flop_per_s, bytes_per_s = job.ceilings.of(job.case)
-    return Row(
-        run_id=job.run_id,
-        case=job.case,
-        implementation=spec.name,
-        options=spec.options,
-        pass_index=job.pass_index,
-        status=Status.ERROR,
-        process=job.process,
-        flop_count=cost.flop_count(job.case),
-        min_bytes=cost.min_bytes(job.case),
-        ceiling_flop_per_s=flop_per_s,
-        ceiling_bytes_per_s=bytes_per_s,
-        environment_key=job.environment_key,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        repro=job.repro.get(spec.name, ""),
-    )
 
 
 def _admit(setting: Setting, index: int, row: Row) -> Entrant | None:

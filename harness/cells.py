@@ -9,12 +9,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
-from harness import cost
 from harness.attention import Case
-from harness.jobs import Ceilings, Job, MemoryMessage, ReasonsJob, ReasonsMessage, RowMessage
+from harness.jobs import (
+    Ceilings,
+    Job,
+    MemoryMessage,
+    ReasonsJob,
+    ReasonsMessage,
+    RowMessage,
+    blank_row,
+)
 from harness.rows import Row, Status, failed
 from harness.settings import ImplementationSpec, MeasureSettings
 from harness.worker import Ending, Exit, ForkServer, Limits
@@ -63,7 +69,7 @@ class Cell:
 
 def row_by_claim(site: Site, cell: Cell, spec: ImplementationSpec, claims: Claims) -> Row | None:
     """The row of a pair that need not be tried; None: it must be measured."""
-    blank = _blank_row(site, cell, spec)
+    blank = blank_row(_job(site, cell, (spec,), MeasureSettings()), spec)
     if spec.name in claims.problems:
         status, reason, log = claims.problems[spec.name]
         return failed(blank, status, reason, log=log)
@@ -77,22 +83,6 @@ def measure_cell(
     """Final rows by implementation name, one for each of ``specs``."""
     job = _job(site, cell, specs, measure)
     return _with_memory(site, job, _measure_all(site, job))
-
-
-def _blank_row(site: Site, cell: Cell, spec: ImplementationSpec) -> Row:
-    return Row(
-        run_id=site.run_id,
-        case=cell.case,
-        implementation=spec.name,
-        options=spec.options,
-        pass_index=cell.pass_index,
-        status=Status.ERROR,
-        flop_count=cost.flop_count(cell.case),
-        min_bytes=cost.min_bytes(cell.case),
-        environment_key=site.environment_key,
-        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        repro=site.repro(cell.case, spec.name),
-    )
 
 
 def _job(
@@ -159,7 +149,7 @@ def _rows_of_dead(
     rows = {}
     for spec in job.specs:
         if spec.name in blamed:
-            blank = _blank_row(site, Cell(job.case, job.pass_index), spec)
+            blank = blank_row(job, spec)
             row = replace(partial.get(spec.name, blank), reasons=(), process=job.process)
             rows[spec.name] = failed(row, status, exit_.reason + while_doing, log=exit_.log)
     return rows

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
+from harness import cost
 from harness.attention import Case
-from harness.rows import Row
+from harness.rows import Row, Status
 from harness.settings import ImplementationSpec, MeasureSettings
 
 
@@ -61,6 +63,27 @@ class Job:
     environment_key: str = ""
     ceilings: Ceilings = Ceilings()
     repro: Mapping[str, str] = field(default_factory=dict)
+
+
+def blank_row(job: Job, spec: ImplementationSpec) -> Row:
+    """The row of a pair before anything is known of it; its status says error until then."""
+    flop_per_s, bytes_per_s = job.ceilings.of(job.case)
+    return Row(
+        run_id=job.run_id,
+        case=job.case,
+        implementation=spec.name,
+        options=spec.options,
+        pass_index=job.pass_index,
+        status=Status.ERROR,
+        process=job.process,
+        flop_count=cost.flop_count(job.case),
+        min_bytes=cost.min_bytes(job.case),
+        ceiling_flop_per_s=flop_per_s,
+        ceiling_bytes_per_s=bytes_per_s,
+        environment_key=job.environment_key,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        repro=job.repro.get(spec.name, ""),
+    )
 
 
 @dataclass(frozen=True)
