@@ -1,4 +1,4 @@
-"""``fused``: this project's own attention kernels for the CPU, as an implementation."""
+"""``fused``: this project's own attention kernels, chosen by the case's device."""
 
 from __future__ import annotations
 
@@ -22,27 +22,32 @@ from harness.interface import (
     torch_dtype,
 )
 from implementations.fused.autograd import attend_as_operator, differentiable
+from implementations.fused.cuda import FusedOnCuda
 from implementations.fused.native import MISSING, Path, library, runnable_paths
 from implementations.fused.plan import UNLIMITED, Geometry, MaskParts, Plan, Sizes
 from implementations.fused.selection import Precision, Selection, select
 
 
 class Fused(AttentionImplementation):
-    """Flash-style attention in C++; csrc/README.md is the map of the kernels.
+    """Flash-style attention: in C++ on the CPU, in Triton on CUDA.
+
+    csrc/README.md is the map of the CPU's kernels, ``cuda`` that of the others.
 
     Args:
         precision: ``full`` or ``bf16x3``, see ``Precision``.
         path: Instruction set to use: ``portable``, ``avx2``, ``avx512`` or ``amx``; ``auto`` takes
-            the fastest that this machine can run.
+            the fastest that this machine can run. On the CPU only.
+        tiles: Sizes of the kernels' tiles by name, see ``cuda.tiles``; ``auto`` takes the fastest
+            of those it tries. On CUDA only.
     """
 
     name = "fused"
-    devices = frozenset({"cpu"})
+    devices = frozenset({"cpu", "cuda"})
     dtypes = frozenset({DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16})
     mask_features = ALL_MASK_FEATURES
     native_grouped_heads = True
 
-    def __init__(self, precision: str = "full", path: str = "auto") -> None:
+    def __init__(self, precision: str = "full", path: str = "auto", tiles: str = "auto") -> None:
         if precision not in list(Precision):
             raise InvalidValueError("precision", "a precision", precision, list(Precision))
         names = {p.name.lower(): p for p in Path}
@@ -50,6 +55,12 @@ class Fused(AttentionImplementation):
             raise InvalidValueError("path", "a path", path, ["auto", *names])
         self.precision = Precision(precision)
         self.forced_path = names.get(path)
+        self.on_cuda = FusedOnCuda(self.precision is Precision.BF16X3, tiles)
+
+    def unsupported_reasons(self, case: Case) -> tuple[str, ...]:
+        if case.device == "cuda":
+            return self.on_cuda.unsupported_reasons(case)
+        return super().unsupported_reasons(case)
 
     def extra_reasons(self, case: Case) -> Iterable[str]:
         if library() is None:
@@ -59,6 +70,8 @@ class Fused(AttentionImplementation):
             yield f"path={self.forced_path.name.lower()} (this machine can run {able})"
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
+        if case.device == "cuda":
+            return self.on_cuda.kernel(case, inputs)
         return self._selection(case.config).describe(case.config.dtype)
 
     def contract(self, case: Case) -> Contract:
@@ -67,6 +80,8 @@ class Fused(AttentionImplementation):
         return Contract.BF16X3 if reduced else Contract.FUSED
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
+        if case.device == "cuda":
+            return self.on_cuda.make_attend(case, masks)
         c = case.config
         plan = self.plan(c, masks, heads_inside=case.scope is Scope.LAYER)
 

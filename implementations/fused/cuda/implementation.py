@@ -83,8 +83,11 @@ class FusedOnCuda(AttentionImplementation):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         """Names the tiles of each kernel, and how heads and keys are divided."""
-        plan = self._plan(case, MaskTensors())
-        parts = [f"fused triton {case.config.dtype}", f"forward {plan.tiles.forward}"]
+        plan = self.plan(case, MaskTensors())
+        parts = [
+            f"fused triton {version('triton')} {case.config.dtype}",
+            f"forward {plan.tiles.forward}",
+        ]
         parts += [f"{plan.pack} heads in a tile"] * (plan.pack > 1)
         parts += [f"keys in {plan.parts} parts"] * (plan.parts > 1)
         if case.mode.has_gradients:
@@ -92,13 +95,14 @@ class FusedOnCuda(AttentionImplementation):
         return ", ".join(parts) + ", bf16x3" * (plan.precision == "bf16x3")
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
-        return self._plan(case, masks)
+        return self.plan(case, masks)
 
     def multiprocessors(self) -> int:
         """How many programs the device runs side by side, if each fills one multiprocessor."""
         return int(torch.cuda.get_device_properties().multi_processor_count)
 
-    def _plan(self, case: Case, masks: MaskTensors) -> Plan:
+    def plan(self, case: Case, masks: MaskTensors) -> Plan:
+        """The launches for a case, tiles chosen."""
         c = case.config
         tiles = first_tiles(c) if self.forced_tiles is None else TileSet.of(self.forced_tiles)
         pack = heads_per_tile(c)

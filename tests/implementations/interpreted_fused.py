@@ -1,0 +1,188 @@
+"""The Triton kernels of ``fused`` on CPU tensors, in Triton's interpreter: a process of its own.
+
+The interpreter must be asked for before triton is imported. Prints one JSON object: what became of
+each part by name.
+
+    TRITON_INTERPRET=1 python -m tests.implementations.interpreted_fused [battery]
+
+With ``battery`` it is the whole conformance battery, which takes minutes; else a part of it, and
+cells in which small tiles meet every mask.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from harness.attention import DType
+from harness.conformance import DTYPES, CheckFailure, Subject, run_battery
+from harness.inputs import make_inputs
+from harness.interface import AttentionInputs, Case, Mode
+from implementations.fused.cuda import FusedOnCuda
+from implementations.fused.cuda.tuning import try_tiles
+
+
+class Interpreted(FusedOnCuda):
+    """The implementation as it is, on CPU tensors.
+
+    Args:
+        multiprocessors: Of the card that it believes to have.
+    """
+
+    devices = frozenset({"cpu"})
+
+    def __init__(self, tiles: str = "32x32w4s1", multiprocessors: int = 1) -> None:
+        super().__init__(tiles=tiles)
+        self._multiprocessors = multiprocessors
+
+    def device_reasons(self, case: Case) -> Iterable[str]:
+        return ()
+
+    def multiprocessors(self) -> int:
+        return self._multiprocessors
+
+
+LARGE_TILES = "128x128w8s3"  # the interpreter takes its time by the tile
+SMALL = {"hidden_size": 32, "num_heads": 2, "head_dim": 16}
+BOTH = {**SMALL, "mode": "backward"}
+GROUPED = {
+    "hidden_size": 80,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "batch_size": 2,
+    "mode": "backward",
+}
+ONE_KEY_HEAD = {"hidden_size": 64, "num_heads": 4, "num_kv_heads": 1}
+ALL_PARTS = "bottom_right+window:30+padding:0.3+keep:random+bias:random"
+CELLS: dict[str, dict[str, Any]] = {
+    "no mask": {**BOTH, "seq_len": 70},
+    "causal": {**BOTH, "seq_len": 97, "mask": "causal"},
+    "top left, more queries": {**BOTH, "seq_len": 97, "kv_seq_len": 40, "mask": "top_left"},
+    "bottom right, more keys": {**BOTH, "seq_len": 40, "kv_seq_len": 97, "mask": "bottom_right"},
+    "rows without keys": {**BOTH, "seq_len": 70, "kv_seq_len": 5, "mask": "bottom_right"},
+    "causal window": {**BOTH, "seq_len": 130, "mask": "causal+window:33"},
+    "window to both sides": {**BOTH, "seq_len": 97, "mask": "window:20"},
+    "all parts": {**GROUPED, "seq_len": 35, "kv_seq_len": 66, "mask": ALL_PARTS},
+    "grouped heads": {**GROUPED, "seq_len": 45, "mask": "causal"},
+    "scale below 0": {**BOTH, "seq_len": 40, "scale": -0.3, "mask": "causal"},
+    "scale 0": {**BOTH, "seq_len": 40, "scale": 0.0, "mask": "padding:0.4"},
+    "head_dim 200": {"hidden_size": 200, "num_heads": 1, "seq_len": 33, "mode": "backward"},
+    "head_dim 256": {"hidden_size": 256, "num_heads": 1, "seq_len": 33, "mode": "backward"},
+    "one query": {**ONE_KEY_HEAD, "seq_len": 1, "kv_seq_len": 1100, "batch_size": 2},
+    "few queries": {**ONE_KEY_HEAD, "seq_len": 3, "kv_seq_len": 601, "mask": "bottom_right"},
+    "few queries, gradients": {**BOTH, "seq_len": 3, "kv_seq_len": 601, "mask": ALL_PARTS},
+}
+CELLS_BY_DTYPE = {
+    "float32": tuple(CELLS),
+    "float16": ("causal", "window to both sides", "all parts", "grouped heads", "few queries"),
+    "bfloat16": ("causal window", "all parts", "one query"),  # rounded as a card does
+}
+QUICK_CHECKS = (
+    "check_reasons",
+    "check_sizes_that_all_differ",
+    "check_grouped_heads",
+    "check_scale",
+    "check_head_dims",
+    "check_empty_sizes",
+    "check_rows_without_keys",
+    "check_garbage_below_masks",
+    "check_additive_masks",
+    "check_score_range",
+    "check_strides",
+    "check_keeps_nothing",
+    "check_same_twice",
+    "check_nan_in_nan_out",
+    "check_modes_agree",
+)
+QUICK_DTYPES = (DType.FLOAT32, DType.FLOAT16)
+SIDE_BY_SIDE = 8  # multiprocessors, for cells: long keys of few queries are divided
+
+
+def outcomes_of_cells() -> dict[str, dict[str, str]]:
+    """Kernel and problem, "" for none, of every cell and dtype."""
+    found = {}
+    implementation = Interpreted(multiprocessors=SIDE_BY_SIDE)
+    for dtype, names in CELLS_BY_DTYPE.items():
+        subject = Subject(implementation, DType(dtype))
+        for name in names:
+            case = subject.case(**CELLS[name])
+            problem = ""
+            try:
+                subject.require_right(case)
+            except CheckFailure as failure:
+                problem = str(failure)
+            kernel = implementation.kernel(case, make_inputs(case))
+            found[f"{name}, {dtype}"] = {"problem": problem, "kernel": kernel}
+    return found
+
+
+def skipped() -> dict[str, bool]:
+    """Whether tiles without visible pairs are left alone: NaN in them would spread."""
+    return {
+        "keys after the triangle": _unspoiled(slice(0, 32), keys=slice(32, 64), mask="causal"),
+        "keys after it, bottom right": _unspoiled(
+            slice(0, 32), keys=slice(64, 96), mask="bottom_right", kv_seq_len=96
+        ),
+        "keys before the window": _unspoiled(
+            slice(64, 96), keys=slice(0, 32), mask="causal+window:16", seq_len=96
+        ),
+        "queries before the keys": _unspoiled_gradients(slice(32, 64), queries=slice(0, 32)),
+    }
+
+
+def _inputs(**axes: Any) -> tuple[Case, AttentionInputs]:
+    case = Subject(Interpreted(), DType.FLOAT32).case(**{**SMALL, "seq_len": 64, **axes})
+    inputs = make_inputs(case)
+    assert isinstance(inputs, AttentionInputs)
+    return case, inputs
+
+
+def _unspoiled(rows: slice, keys: slice, **axes: Any) -> bool:
+    case, inputs = _inputs(**axes)
+    inputs.k[:, :, keys], inputs.v[:, :, keys] = math.nan, math.nan
+    output = Interpreted().prepare(case, inputs)()
+    return bool(output[:, :, rows].isfinite().all()) and not bool(output.isfinite().all())
+
+
+def _unspoiled_gradients(keys: slice, queries: slice) -> bool:
+    case, inputs = _inputs(mask="causal", mode=Mode.BACKWARD)
+    inputs.q[:, :, queries] = math.nan
+    leaves = [x.requires_grad_() for x in inputs.leaves.values()]
+    output = Interpreted().prepare(case, inputs)()
+    _, d_k, d_v = torch.autograd.grad(output, leaves, inputs.grad_output)
+    return all(bool(x[:, :, keys].isfinite().all()) and bool(x.isnan().any()) for x in (d_k, d_v))
+
+
+def tried() -> list[str]:
+    """The tiles that are taken where each kernel's last candidate is the fastest."""
+    case, inputs = _inputs(seq_len=17, mask="keep:random+bias:random")
+    plan = Interpreted().plan(case, inputs.masks)
+    times = iter(range(100, 0, -1))
+
+    def falling(call: Any) -> float:
+        call()
+        return float(next(times))
+
+    tiles = try_tiles(plan, has_gradients=True, time_s=falling, device="cpu")
+    return [str(tiles.forward), str(tiles.key_gradients), str(tiles.query_gradients)]
+
+
+def battery(dtypes: Iterable[DType], only: Iterable[str] = ()) -> dict[str, str]:
+    """Failures of the conformance battery by check and dtype, "" for none."""
+    results = run_battery(Interpreted(LARGE_TILES), dtypes, only=only)
+    return {f"{r.check}[{r.dtype}]": r.detail if r.is_failure else "" for r in results}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1:] == ["battery"]:
+        parts: dict[str, Any] = {"battery": battery(DTYPES)}
+    else:
+        parts = {"battery": battery(QUICK_DTYPES, QUICK_CHECKS), "cells": outcomes_of_cells()}
+        parts |= {"skipped": skipped(), "tried": tried()}
+    print(json.dumps(parts))
