@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from harness.analysis.cells import cells_of, varying_axes
 from harness.analysis.compare import BASELINE, DEFAULT_MARGIN, compare
+from harness.analysis.decide import Decision, decide
 from harness.analysis.kernels import shared_kernels
 from harness.analysis.pairs import control_of_run
 from harness.analysis.winners import winners
@@ -48,6 +50,11 @@ class Content:
     @property
     def margin(self) -> float:
         return self.control.margin(self.wanted_margin)
+
+    @cached_property
+    def decision(self) -> Decision:
+        """What to use, without constraints, every case weighing the same."""
+        return decide(self.rows, margin=self.wanted_margin)
 
     @property
     def implementations(self) -> list[str]:

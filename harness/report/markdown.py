@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.analysis.decide import decide
 from harness.report.answer import answer
 from harness.report.comparisons import comparison_table
 from harness.report.content import Content, header_lines
@@ -16,7 +15,7 @@ from harness.report.trades import modes_table, start_table
 
 def markdown_of(content: Content) -> str:
     """The whole report."""
-    decision = decide(content.rows, margin=content.wanted_margin)
+    decision = content.decision
     first, *others = answer(content, decision)
     lines = [f"# mha-bench: {escaped(content.run.name)}", "", f"**{escaped(first.text)}**", ""]
     lines += [f"- {escaped(sentence.text)}" for sentence in others]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from harness.analysis.decide import Decision, decide
+from harness.analysis.decide import Decision
 from harness.report import charts
 from harness.report.answer import answer
 from harness.report.comparisons import comparison_table
@@ -38,7 +38,7 @@ def html_of(content: Content) -> str:
     """
     from jinja2 import Environment, StrictUndefined
 
-    decision = decide(content.rows, margin=content.wanted_margin)
+    decision = content.decision
     names = measured_implementations(content)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["unbroken"] = _unbroken

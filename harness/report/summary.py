@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.analysis.decide import decide
 from harness.report.answer import answer
 from harness.report.content import Content, header_lines
 from harness.report.gaps import failure_table
@@ -18,7 +17,7 @@ def summary_of(content: Content) -> str:
 
 
 def _lines(content: Content) -> Iterator[str]:
-    decision = decide(content.rows, margin=content.wanted_margin)
+    decision = content.decision
     first, *others = answer(content, decision)
     yield f"### mha-bench: {escaped(content.run.name)}"
     yield ""

@@ -39,7 +39,7 @@ def render_terminal(run: Path, console: Console) -> None:
     """Print what a sweep found: header, what to use, all times, failures with reasons."""
     content = content_of(run)
     print_header(content, console)
-    decision = decide(content.rows, margin=content.wanted_margin)
+    decision = content.decision
     console.print()
     console.print(Text(answer(content, decision)[0].text, style="bold"))
     print_table(choice_table(content), console)
