@@ -61,18 +61,41 @@ def follow(target: str, payload: object, name: str) -> bool:
     Raises:
         PluginError, InvalidValueError: sent by the worker.
     """
-    console, counts = Console(), Counter[str]()
+    console, found = Console(), list[Finding]()
     for message in ForkServer().run(target, payload, Limits(_STALL_S)):
         if isinstance(message, PluginError | InvalidValueError):
             raise message
         if isinstance(message, Exit) and message.ending is not Ending.FINISHED:
             message = Finding("FAIL", "the next check", "", _account(message))
         if isinstance(message, Finding):
-            counts[message.mark] += 1
-            _print(message, console)
+            if not _is_known_skip(message, found):
+                _print(message, console)
+            found.append(message)
+    _print_end(name, found, console)
+    return not any(finding.mark == "FAIL" for finding in found)
+
+
+def _is_known_skip(finding: Finding, found: Sequence[Finding]) -> bool:
+    """Whether a check of this dtype was skipped for the same reason before: said once is enough."""
+    return finding.mark == "skip" and any(
+        (f.mark, f.dtype, f.detail) == ("skip", finding.dtype, finding.detail) for f in found
+    )
+
+
+def _print_end(name: str, found: Sequence[Finding], console: Console) -> None:
+    """Skips by reason, failures by name, and the count of all."""
+    skips = Counter((f.dtype, f.detail) for f in found if f.mark == "skip")
+    for (dtype, reason), count in skips.items():
+        if count > 1:
+            text = f"skipped {count} checks of {dtype}: {reason}"
+            console.print(text, style="dim", markup=False, highlight=False)
+    failures = [f"{f.check} ({f.dtype})" for f in found if f.mark == "FAIL"]
+    if failures:
+        text = f"failed: {', '.join(failures)}"
+        console.print(text, style="bold red", markup=False, highlight=False)
+    counts = Counter(finding.mark for finding in found)
     summary = ", ".join(f"{count} {mark}" for mark, count in counts.items())
     console.print(f"{name}: {summary}", markup=False, highlight=False)
-    return not counts["FAIL"]
 
 
 def _account(end: Exit) -> str:
