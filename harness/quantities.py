@@ -1,4 +1,4 @@
-"""Durations and sizes as people type them: ``5ms``, ``90s``, ``10m``, ``1.5h``; ``512MiB``, ``8GiB``."""
+"""Durations and sizes as people type them: ``5ms``, ``90s``, ``1.5h``; ``512MiB``, ``8GiB``."""
 
 from __future__ import annotations
 
