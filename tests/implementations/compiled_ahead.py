@@ -1,12 +1,11 @@
 """Compiles the launches of a plan for a card that need not be there.
 
-Launches are recorded with tensors without memory, and their arguments turned into what Triton's
-launcher would make of them.
+Launches are recorded with tensors without memory, and handed to Triton's own launcher, which stops
+short of launching.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,12 +21,6 @@ KERNELS = {
     "forward": ("forward_kernel",),
     "combine": ("combine_kernel",),
     "backward": ("delta_kernel", "key_gradients_kernel", "query_gradients_kernel"),
-}
-POINTERS = {
-    torch.float32: "*fp32",
-    torch.bfloat16: "*bf16",
-    torch.float16: "*fp16",
-    torch.uint8: "*u8",
 }
 
 
@@ -49,29 +42,35 @@ class Launch:
         return str(self.kernel.fn.__name__)
 
     def compile(self, capability: int) -> Any:
-        """The launch's kernel for a compute capability such as 90.
+        """The launch's kernel for a compute capability such as 90, as the launcher would ask for
+        it.
 
         Raises:
             triton.CompilationError: the kernel can't be compiled for it.
         """
-        import triton
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import ASTSource
+        from triton.runtime import driver
 
-        names = self.kernel.arg_names
-        options = {n: v for n, v in self.constants.items() if n not in names}
-        given = len(self.arguments)
-        values = (*self.arguments, *(self.constants[name] for name in names[given:]))
-        kinds = (*map(_kind, self.arguments), *("constexpr" for _ in names[given:]))
-        kind_at = dict(_leaves(kinds, ()))
-        known = {p: v for p, v in _leaves(values, ()) if kind_at[p] == "constexpr"}
-        divisible = {
-            p: [["tt.divisibility", 16]]
-            for p, v in _leaves(values, ())
-            if p not in known and _is_divisible_by_16(v)
-        }
-        source = ASTSource(self.kernel, dict(zip(names, kinds, strict=True)), known, divisible)
-        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+        # Not set_active and reset_active: the latter looks for a card.
+        with patch.object(driver, "_active", _AbsentCard(capability)):
+            return self.kernel.warmup(*self.arguments, grid=self.grid, **self.constants)
+
+
+@dataclass(frozen=True)
+class _AbsentCard:
+    """What compiling asks a driver for."""
+
+    capability: int
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # a device of its own: kernels keep what was compiled for a device
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
 
 
 @dataclass(frozen=True)
@@ -105,26 +104,3 @@ def launches_of(plan: Plan, with_gradients: bool) -> list[Launch]:
         if with_gradients:
             plan.backward(q, k, v, output, statistics, output)
     return launches
-
-
-def _kind(value: Any) -> Any:
-    """An argument's type in Triton's words; groups keep their names."""
-    if isinstance(value, tuple):
-        return type(value)(*map(_kind, value))
-    if isinstance(value, torch.Tensor):
-        return POINTERS[value.dtype]
-    if value is None or value is True or value is False or value == 1:
-        return "constexpr"
-    return "fp32" if isinstance(value, float) else "i32" if abs(value) < 2**31 else "i64"
-
-
-def _leaves(value: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Any]]:
-    if isinstance(value, tuple):
-        for index, member in enumerate(value):
-            yield from _leaves(member, (*path, index))
-    else:
-        yield path, value
-
-
-def _is_divisible_by_16(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or (isinstance(value, int) and value % 16 == 0)
