@@ -76,23 +76,23 @@ def convex_hull(subject: Subject, case: Case) -> None:
 
 def independence(subject: Subject, case: Case) -> None:
     """Batch entries and heads know nothing of each other: changing one leaves the others alone."""
+    c = case.config
+    if not c.batch_size or not c.kv_seq_len or not c.seq_len:
+        return
     inputs = attention_inputs(case)
     before = subject.output(case, inputs)
-    c = case.config
-    if c.batch_size < 1 or not c.kv_seq_len or not c.seq_len:
-        return
-    batch, kv_head = c.batch_size - 1, c.num_kv_heads - 1
-    changed = replace(inputs, q=inputs.q.clone(), k=inputs.k.clone(), v=inputs.v.clone())
-    own_heads = slice(kv_head * c.group_size, (kv_head + 1) * c.group_size)
-    changed.q[batch, own_heads] *= -3.0
-    changed.k[batch, kv_head] += 5.0
-    changed.v[batch, kv_head] = 7.0
-    after = subject.output(case, changed)
-    others = torch.ones(before.shape, dtype=torch.bool, device=before.device)
-    others[batch, own_heads] = False
     allowance = subject.allowance(case, inputs).to(before.device)
-    claim = "another head or batch entry changes the output"
-    subject.require_close(case, after[others], before[others], allowance[others], claim)
+    for batch, kv_head in ((0, 0), (c.batch_size - 1, c.num_kv_heads - 1)):
+        changed = replace(inputs, q=inputs.q.clone(), k=inputs.k.clone(), v=inputs.v.clone())
+        own_heads = slice(kv_head * c.group_size, (kv_head + 1) * c.group_size)
+        changed.q[batch, own_heads] *= -3.0
+        changed.k[batch, kv_head] *= -2.0
+        changed.v[batch, kv_head] = 7.0
+        after = subject.output(case, changed)
+        others = torch.ones(before.shape, dtype=torch.bool, device=before.device)
+        others[batch, own_heads] = False
+        claim = f"batch entry {batch}, key head {kv_head} changes another one's output"
+        subject.require_close(case, after[others], before[others], allowance[others], claim)
 
 
 def causality(subject: Subject, case: Case) -> None:

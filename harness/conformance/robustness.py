@@ -75,10 +75,10 @@ def check_additive_masks(subject: Subject) -> None:
         inputs = attention_inputs(case)
         assert inputs.masks.bias is not None
         inputs.masks.bias[:, :, 3] = torch.finfo(inputs.q.dtype).min
-        mean = inputs.v.float().mean(dim=2)
+        mean = inputs.v.double().mean(dim=2)
         unit = case.config.dtype.unit_roundoff
         got = subject.output(case, inputs)[:, :, 3]
-        allowed = (16 * unit * inputs.v.float().abs().amax(dim=2)).cpu()
+        allowed = (16 * unit * inputs.v.double().abs().amax(dim=2)).cpu()
         claim = "a row whose bias is the smallest number everywhere is the mean of the values"
         subject.require_close(case, got, mean, allowed, claim)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,9 @@ from torch import Tensor
 
 from harness.attention import AttentionConfig, Case
 from harness.conformance.planted.sound import Sound
+from harness.errors import InvalidValueError
 from harness.interface import Attend, LayerWeights, MaskTensors
+from harness.tensors import Inputs
 
 
 class IgnoresStrides(Sound):
@@ -184,6 +187,62 @@ class SelfAttentionOnly(Sound):
         return wrong
 
 
+class HalfAGradientOfOutputWeights(Sound):
+    """half the gradient of the output projection's weights"""
+
+    def make_layer(
+        self, case: Case, weights: LayerWeights, attend: Attend
+    ) -> Callable[[Tensor, Tensor], Tensor]:
+        halved = 0.5 * weights.w_o + 0.5 * weights.w_o.detach()
+        if weights.w_o.requires_grad:
+            weights = replace(weights, w_o=halved)
+        return super().make_layer(case, weights, attend)
+
+
+class ForgetsScaleInTraining(Sound):
+    """no scale where gradients are recorded"""
+
+    def scaled(self, q: Tensor, c: AttentionConfig) -> Tensor:
+        return q if q.requires_grad and torch.is_grad_enabled() else super().scaled(q, c)
+
+
+class UnsteadySum(Sound):
+    """last bits differ from call to call"""
+
+    def __init__(self) -> None:
+        self._calls = 0
+
+    def stored(self, output: Tensor, dtype: torch.dtype) -> Tensor:
+        self._calls += 1
+        rounded = output.to(dtype)
+        if self._calls % 2 or rounded.requires_grad:
+            return rounded
+        return torch.nextafter(rounded, torch.zeros((), dtype=dtype))
+
+
+class AcceptsAnything(Sound):
+    """tensors that do not fit the case accepted"""
+
+    def prepare(self, case: Case, inputs: Inputs) -> Callable[[], Tensor]:
+        try:
+            return super().prepare(case, inputs)
+        except InvalidValueError:
+            return lambda: torch.zeros(())
+
+
+class ClaimsDropout(Sound):
+    """dropout claimed, and not done"""
+
+    dropout = True
+
+
+class SpeaksInLists(Sound):
+    """reasons without words"""
+
+    def extra_reasons(self, case: Case) -> Iterable[str]:
+        return [""] if case.config.batch_size > 1000 else []
+
+
 DEFECTS = (
     IgnoresStrides,
     LengthsBeforeHeads,
@@ -197,4 +256,10 @@ DEFECTS = (
     GradientOfOneHeadOfAGroup,
     HeadsInterleavedInLayer,
     SelfAttentionOnly,
+    HalfAGradientOfOutputWeights,
+    ForgetsScaleInTraining,
+    UnsteadySum,
+    AcceptsAnything,
+    ClaimsDropout,
+    SpeaksInLists,
 )
