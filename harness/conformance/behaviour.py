@@ -118,7 +118,9 @@ def check_bad_tensors_are_refused(subject: Subject) -> None:
         ("an undeclared bias of 0 and 1", biased, _masked(good, bias=good.q.new_ones(4, 6).tril())),
     )
     for what, case, inputs in bad:
-        if subject.implementation.unsupported_reasons(case):
+        reasons = subject.implementation.unsupported_reasons(case)
+        if reasons:
+            subject.tally.reasons += reasons
             continue
         subject.tally.cases += 1
         try:
