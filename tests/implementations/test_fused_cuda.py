@@ -20,9 +20,10 @@ from implementations.fused.cuda.plan import Plan, forward_programs
 from implementations.fused.cuda.tiles import (
     NAMED,
     Tiles,
-    backward_tiles,
     block_dim,
     forward_tiles,
+    key_gradient_tiles,
+    query_gradient_tiles,
     tiles_named,
 )
 from implementations.fused.cuda.tuning import (
@@ -185,7 +186,8 @@ class TestTiles:
     @pytest.mark.parametrize("seq_len", [1, 512])
     def test_there_are_tiles_for_every_width(self, dtype: str, head_dim: int, seq_len: int) -> None:
         config = config_of(dtype=dtype, head_dim=head_dim, seq_len=seq_len)
-        for tiles in (*forward_tiles(config), *backward_tiles(config)):
+        groups = (forward_tiles, key_gradient_tiles, query_gradient_tiles)
+        for tiles in (tiles for group in groups for tiles in group(config)):
             assert tiles.queries >= 16
             assert tiles.keys >= 16
             assert NAMED[str(tiles)] == tiles

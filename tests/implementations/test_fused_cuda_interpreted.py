@@ -13,6 +13,12 @@ from typing import Any
 import pytest
 
 from harness.conformance import CHECKS, DTYPES
+from implementations.fused.cuda.tiles import (
+    forward_tiles,
+    key_gradient_tiles,
+    query_gradient_tiles,
+)
+from tests.implementations.exact import case_of
 from tests.implementations.interpreted_fused import CELLS_BY_DTYPE, QUICK_CHECKS, QUICK_DTYPES
 
 pytestmark = [
@@ -93,4 +99,6 @@ def test_tiles_and_divisions_are_named(cell: str, text: str, outcomes: dict[str,
 
 def test_every_kernel_takes_the_tiles_that_were_fastest(outcomes: dict[str, Any]) -> None:
     # The clock of the trial falls from call to call: the last candidate wins.
-    assert outcomes["tried"] == ["32x32w4s1"] * 3
+    config = case_of(seq_len=17, head_dim=16).config
+    groups = (forward_tiles, key_gradient_tiles, query_gradient_tiles)
+    assert outcomes["tried"] == [str(group(config)[-1]) for group in groups]

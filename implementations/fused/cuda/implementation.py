@@ -19,6 +19,7 @@ from harness.interface import (
     DType,
     Inputs,
     MaskTensors,
+    Scope,
     missing_device,
 )
 from implementations.fused.cuda.plan import LARGEST_GRID, Plan, forward_programs
@@ -114,6 +115,7 @@ class FusedOnCuda(AttentionImplementation):
             precision="bf16x3" if self.contract(case) is Contract.BF16X3 else "ieee",
             pack=pack,
             parts=parts_of_keys(programs, c.kv_seq_len, self.multiprocessors()),
+            heads_inside=case.scope is Scope.LAYER,
         )
         if self.forced_tiles is not None or not is_worth_trying(c):
             return plan

@@ -29,6 +29,8 @@ class Plan:
         precision: How ``tl.dot`` takes float32 factors.
         pack: Query heads in one tile of the forward pass.
         parts: Parts into which the forward pass divides the keys.
+        heads_inside: Whether the output lies as ``[B, L, H, D]`` in memory, where a layer joins its
+            heads without a copy.
     """
 
     config: AttentionConfig
@@ -37,6 +39,7 @@ class Plan:
     precision: str = "ieee"
     pack: int = 1
     parts: int = 1
+    heads_inside: bool = False
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """``[B, H, L, D]`` from q ``[B, H, L, D]``, k and v ``[B, G, S, D]``, any strides."""
@@ -56,7 +59,7 @@ class Plan:
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Statistics]:
         """Output ``[B, H, L, D]`` and what the backward pass needs beside it."""
         c = self.config
-        output = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        output = self._new_output(q)
         statistics = Statistics.empty(c.batch_size, c, q.device)
         if self.is_empty:
             return output.zero_(), statistics
@@ -65,6 +68,13 @@ class Plan:
         else:
             self._attend_in_parts(q, k, v, output, statistics)
         return output, statistics
+
+    def _new_output(self, q: Tensor) -> Tensor:
+        if not self.heads_inside:
+            return torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        batch_size, num_heads, seq_len, head_dim = q.shape
+        shape = (batch_size, seq_len, num_heads, head_dim)
+        return torch.empty(shape, dtype=q.dtype, device=q.device).transpose(1, 2)
 
     def _attend_in_parts(
         self, q: Tensor, k: Tensor, v: Tensor, output: Tensor, statistics: Statistics

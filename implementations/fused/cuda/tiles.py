@@ -46,36 +46,41 @@ class TileSet:
 Table: TypeAlias = dict[int, tuple[Tiles, ...]]
 
 # Few, and far apart: each costs a compilation. By the largest BLOCK_DIM that they are meant for.
-_FEW_QUERIES = (Tiles(16, 64, 4, 3), Tiles(16, 128, 4, 2), Tiles(16, 32, 4, 2))
-_SMALLEST = Tiles(32, 32, 4, 1)  # tried last everywhere, for cards with little shared memory
-# Float32 is multiplied element by element: larger tiles take minutes to compile.
-_FLOAT32: Table = {
-    64: (Tiles(64, 32, 8, 2), Tiles(32, 32, 4, 2)),
-    128: (Tiles(32, 32, 8, 2), Tiles(32, 32, 8, 1)),
-    256: (Tiles(16, 32, 8, 1), Tiles(16, 16, 4, 1)),
-}
+# The first of a row runs where nothing is tried, so it fits cards with 99 KiB of shared memory.
+# Left out is what spills many registers, by ptxas -v for sm_80 and sm_90.
+_FEW_QUERIES = (Tiles(16, 64, 4, 2), Tiles(16, 128, 4, 2), Tiles(16, 32, 4, 2))
 _FORWARD: Table = {
     64: (
+        Tiles(64, 64, 4, 3),
         Tiles(128, 64, 4, 3),
         Tiles(128, 128, 8, 3),
         Tiles(128, 64, 8, 3),
-        Tiles(64, 64, 4, 3),
     ),
     128: (
+        Tiles(64, 64, 4, 2),
         Tiles(128, 64, 8, 3),
         Tiles(128, 128, 8, 2),
-        Tiles(128, 64, 4, 2),
-        Tiles(64, 64, 4, 2),
     ),
-    256: (Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2), Tiles(64, 32, 4, 2)),
+    256: (Tiles(64, 32, 4, 1), Tiles(64, 64, 4, 2), Tiles(128, 64, 8, 2)),
 }
-_BACKWARD: Table = {
-    64: (Tiles(64, 128, 8, 2), Tiles(64, 64, 4, 3), Tiles(128, 64, 8, 2)),
-    128: (Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(64, 64, 8, 1)),
-    256: (Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
+_KEY_GRADIENTS: Table = {
+    64: (Tiles(32, 128, 8, 2), Tiles(32, 64, 4, 2), Tiles(64, 128, 8, 2)),
+    128: (Tiles(32, 64, 8, 2), Tiles(32, 128, 8, 2), Tiles(64, 64, 8, 1)),
+    256: (Tiles(32, 32, 4, 1), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
 }
-_TABLES = (_FLOAT32, _FORWARD, _BACKWARD)
-_GROUPS = ((_SMALLEST,), _FEW_QUERIES, *(group for table in _TABLES for group in table.values()))
+_QUERY_GRADIENTS: Table = {
+    64: (Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2), Tiles(128, 64, 8, 2)),
+    128: (Tiles(64, 64, 8, 1), Tiles(64, 64, 4, 2), Tiles(64, 128, 8, 2)),
+    256: (Tiles(32, 32, 4, 1), Tiles(64, 64, 8, 1), Tiles(32, 64, 8, 1)),
+}
+# Float32 is multiplied element by element: larger tiles take minutes to compile.
+_FLOAT32: Table = {
+    64: (Tiles(32, 32, 4, 2), Tiles(64, 32, 8, 2)),
+    128: (Tiles(32, 32, 8, 1), Tiles(32, 32, 8, 2)),
+    256: (Tiles(16, 16, 4, 1), Tiles(16, 32, 8, 1)),
+}
+_TABLES = (_FLOAT32, _FORWARD, _KEY_GRADIENTS, _QUERY_GRADIENTS)
+_GROUPS = (_FEW_QUERIES, *(group for table in _TABLES for group in table.values()))
 NAMED = {str(tiles): tiles for group in _GROUPS for tiles in group}
 
 
@@ -97,9 +102,14 @@ def forward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
     return _of_width(_FORWARD, c)
 
 
-def backward_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
-    """Tiles to try for either kernel of the backward pass."""
-    return _of_width(_BACKWARD, c)
+def key_gradient_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
+    """The same for the gradients of keys and values, whose two sums take twice the registers."""
+    return _of_width(_KEY_GRADIENTS, c)
+
+
+def query_gradient_tiles(c: AttentionConfig) -> tuple[Tiles, ...]:
+    """The same for the gradients of queries."""
+    return _of_width(_QUERY_GRADIENTS, c)
 
 
 def has_few_queries(c: AttentionConfig) -> bool:
@@ -115,4 +125,4 @@ def block_dim(c: AttentionConfig) -> int:
 def _of_width(table: Table, c: AttentionConfig) -> tuple[Tiles, ...]:
     table = _FLOAT32 if c.dtype is DType.FLOAT32 else table
     width = next(width for width in table if block_dim(c) <= width)
-    return (*table[width], _SMALLEST)
+    return table[width]

@@ -12,7 +12,13 @@ from torch import Tensor
 
 from harness.interface import AttentionConfig, MaskTensors, torch_dtype
 from implementations.fused.cuda.plan import Plan
-from implementations.fused.cuda.tiles import Tiles, TileSet, backward_tiles, forward_tiles
+from implementations.fused.cuda.tiles import (
+    Tiles,
+    TileSet,
+    forward_tiles,
+    key_gradient_tiles,
+    query_gradient_tiles,
+)
 
 Timer = Callable[[Callable[[], object]], float]
 LEAST_SCORES = 2**22  # of a problem; smaller ones take less time than trying saves
@@ -36,8 +42,7 @@ def is_worth_trying(c: AttentionConfig) -> bool:
 
 def first_tiles(c: AttentionConfig) -> TileSet:
     """What runs where nothing is tried."""
-    forward, backward = forward_tiles(c)[0], backward_tiles(c)[0]
-    return TileSet(forward, backward, backward)
+    return TileSet(forward_tiles(c)[0], key_gradient_tiles(c)[0], query_gradient_tiles(c)[0])
 
 
 def stand_in_masks(c: AttentionConfig, device: str = "cuda") -> MaskTensors:
@@ -57,7 +62,11 @@ def try_tiles(plan: Plan, has_gradients: bool, time_s: Timer, device: str = "cud
     dtype = torch_dtype(c.dtype)
     queries = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
     keys = (c.batch_size, c.num_kv_heads, c.kv_seq_len, c.head_dim)
-    q, k, v = (torch.randn(s, dtype=dtype, device=device) for s in (queries, keys, keys))
+    own = torch.Generator(device).manual_seed(0)  # leaves torch's as they were
+    q, k, v = (
+        torch.randn(shape, dtype=dtype, device=device, generator=own)
+        for shape in (queries, keys, keys)
+    )
 
     def forward(candidate: Tiles) -> object:
         return plan.with_tiles(replace(tiles, forward=candidate)).forward(q, k, v)
@@ -67,7 +76,7 @@ def try_tiles(plan: Plan, has_gradients: bool, time_s: Timer, device: str = "cud
 
 
 def _try_backward(plan: Plan, q: Tensor, k: Tensor, v: Tensor, time_s: Timer) -> TileSet:
-    tiles, candidates = plan.tiles, backward_tiles(plan.config)
+    c, tiles = plan.config, plan.tiles
     output, statistics = plan.forward(q, k, v)
     known = (q, k, v, output, statistics, plan.delta(output, output))
     d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
@@ -82,8 +91,8 @@ def _try_backward(plan: Plan, q: Tensor, k: Tensor, v: Tensor, time_s: Timer) ->
 
     return TileSet(
         tiles.forward,
-        fastest(candidates, key_gradients, time_s),
-        fastest(candidates, query_gradients, time_s),
+        fastest(key_gradient_tiles(c), key_gradients, time_s),
+        fastest(query_gradient_tiles(c), query_gradients, time_s),
     )
 
 
