@@ -166,7 +166,8 @@ def _exit_of(code: int | None, culprit: int | None, log: str, killed_for_memory:
         name = signal.Signals(-code).name
         reason = f"ended by signal {-code} ({name})"
     else:
-        reason = f"ended with exit code {code}"
+        last_words = log.strip().rpartition("\n")[2]
+        reason = f"ended with exit code {code}" + (f": {last_words}" if last_words else "")
     said_so = "bad_alloc" in log or "out of memory" in log.lower()
     return Exit(Ending.CRASHED, culprit, reason, log, killed_for_memory or said_so)
 
