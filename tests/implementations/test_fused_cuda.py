@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from harness.conformance import DTYPES, run_battery
-from harness.interface import AttentionConfig, Case, Contract, DType, InvalidValueError, Mask
+from harness.interface import (
+    AttentionConfig,
+    AttentionInputs,
+    Case,
+    Contract,
+    DType,
+    InvalidValueError,
+    Mask,
+)
 from implementations.fused import Fused
 from implementations.fused.cuda import FusedOnCuda
 from implementations.fused.cuda.arguments import Geometry, MaskOperands
@@ -280,3 +291,25 @@ def test_c43_the_last_rows_of_a_long_sequence_with_an_explicit_mask() -> None:
                 num_heads=1, hidden_size=64, seq_len=64, kv_seq_len=seq_len, mask="keep:random"
             )
         )
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_offsets_beyond_31_bits_reach_the_right_numbers() -> None:
+    case = on_cuda(num_heads=1, hidden_size=64, seq_len=80, batch_size=1)
+    far_apart = torch.zeros(80, 2**25, dtype=torch.float16, device="cuda")  # 5 GiB
+    rows = far_apart[:, :64].normal_()
+    assert rows.stride(0) * 79 > 2**31
+    x = rows[None, None]
+    compact = x.contiguous()
+    outputs = [Fused().prepare(case, AttentionInputs(each, each, each))() for each in (x, compact)]
+    assert torch.equal(*outputs)
+
+
+def test_nothing_of_triton_is_imported_before_a_case_asks_for_it() -> None:
+    program = (
+        "import sys; from implementations.fused import Fused; from harness.attention import Case; "
+        "case = Case.from_dict({'hidden_size': 8, 'num_heads': 1, 'seq_len': 4, 'device':'cuda'}); "
+        "Fused().unsupported_reasons(case); assert 'triton' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[2])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 
@@ -22,6 +23,7 @@ from harness.interface import (
     Scope,
     missing_device,
 )
+from implementations.fused.cuda.autograd import attend
 from implementations.fused.cuda.plan import LARGEST_GRID, Plan, forward_programs
 from implementations.fused.cuda.tiles import (
     SMALLEST_TILE,
@@ -96,7 +98,7 @@ class FusedOnCuda(AttentionImplementation):
         return ", ".join(parts) + ", bf16x3" * (plan.precision == "bf16x3")
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
-        return self.plan(case, masks)
+        return partial(attend, self.plan(case, masks))
 
     def multiprocessors(self) -> int:
         """How many programs the device runs side by side, if each fills one multiprocessor."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from harness.interface import AttentionConfig, MaskTensors
 from implementations.fused.cuda.arguments import Operand, Problem, Statistics
@@ -23,7 +22,7 @@ _DELTA_ROWS = 64  # queries of a program that sums delta
 
 @dataclass(frozen=True)
 class Plan:
-    """A prepared problem; call it with tensors of the sizes that it was made for.
+    """A prepared problem, for tensors of the sizes that it was made for.
 
     Args:
         precision: How ``tl.dot`` takes float32 factors.
@@ -41,13 +40,6 @@ class Plan:
     parts: int = 1
     heads_inside: bool = False
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """``[B, H, L, D]`` from q ``[B, H, L, D]``, k and v ``[B, G, S, D]``, any strides."""
-        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-            output: Tensor = _Attention.apply(q, k, v, self)  # type: ignore[no-untyped-call]
-            return output
-        return self.forward(q, k, v)[0]
-
     @property
     def without_masks(self) -> Plan:
         """The same without the tensors of its mask."""
@@ -57,7 +49,16 @@ class Plan:
         return replace(self, tiles=tiles)
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Statistics]:
-        """Output ``[B, H, L, D]`` and what the backward pass needs beside it."""
+        """Output and what the backward pass needs beside it.
+
+        Args:
+            q: ``[B, H, L, D]``, any strides, as all tensors here.
+            k: ``[B, G, S, D]``.
+            v: ``[B, G, S, D]``.
+
+        Returns:
+            ``[B, H, L, D]`` in the inputs' dtype, and one number of each kind for each query.
+        """
         c = self.config
         output = self._new_output(q)
         statistics = Statistics.empty(c.batch_size, c, q.device)
@@ -210,24 +211,6 @@ class Plan:
         """Whether there is nothing to launch."""
         c = self.config
         return 0 in (c.batch_size, c.seq_len, c.kv_seq_len)
-
-
-class _Attention(torch.autograd.Function):
-    """Attention whose gradients are recomputed from the statistics."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, plan: Plan) -> Tensor:
-        output, statistics = plan.forward(q, k, v)
-        ctx.save_for_backward(q, k, v, output, *statistics)
-        ctx.plan = plan
-        return output
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        q, k, v, output, *statistics = ctx.saved_tensors
-        gradients = ctx.plan.backward(q, k, v, output, Statistics(*statistics), d_output)
-        return (*gradients, None)
 
 
 def forward_programs(c: AttentionConfig, tiles: Tiles, pack: int, parts: int) -> int:
