@@ -24,7 +24,10 @@ from harness.tensors import torch_dtype
 
 CANARY_TOLERANCE = 0.05
 NOISY_SHARE = 0.2
-_SWITCHES_PER_S = 40.0
+# Involuntary switches per second of processor time: about 30 on a quiet machine, 125 and more where
+# others take whole scheduler slices (4 or 8 ms). Fewer than three in a round say nothing.
+_SWITCHES_PER_CPU_S = 80.0
+_FEW_SWITCHES = 3
 _STEAL_SHARE = 0.02
 FOREIGN_CORES = 0.25
 _MAX_DROPPED = 20
@@ -54,7 +57,7 @@ class RoundGuard:
     was_throttled: Callable[[], bool] = lambda: False
     num_dropped: int = 0
     canary_times_s: list[float] = field(default_factory=list)
-    switches_per_s: list[float] = field(default_factory=list)
+    switches_per_cpu_s: list[float] = field(default_factory=list)
     steal_share: list[float] = field(default_factory=list)
     _first: _Reading | None = field(default=None, init=False)
     _start: _Reading | None = field(default=None, init=False)
@@ -73,7 +76,9 @@ class RoundGuard:
         start, end = self._start, _read()
         assert start is not None, "end_round follows begin_round"
         wall_s = max(end.wall_s - start.wall_s, 1e-9)
-        self.switches_per_s.append((end.switches - start.switches) / wall_s)
+        switches, cpu_s = end.switches - start.switches, end.own_cpu_s - start.own_cpu_s
+        is_rate = switches >= _FEW_SWITCHES and cpu_s > 0
+        self.switches_per_cpu_s.append(switches / cpu_s if is_rate else 0.0)
         if end.steal_s is not None and start.steal_s is not None:
             self.steal_share.append((end.steal_s - start.steal_s) / wall_s)
         self._latest = end
@@ -86,7 +91,7 @@ class RoundGuard:
         if self.num_dropped >= _MAX_DROPPED or not self.was_throttled():
             return False
         self.num_dropped += 1
-        for figures in (self.canary_times_s, self.switches_per_s, self.steal_share):
+        for figures in (self.canary_times_s, self.switches_per_cpu_s, self.steal_share):
             if figures:
                 figures.pop()
         time.sleep(_PAUSE_S)
@@ -96,7 +101,7 @@ class RoundGuard:
         """Indices of the flagged rounds, by guard; guards without findings are left out."""
         found = {
             "canary": _indices(self._canary_deviation() > CANARY_TOLERANCE),
-            "switches": _indices(np.array(self.switches_per_s) > _SWITCHES_PER_S),
+            "switches": _indices(np.array(self.switches_per_cpu_s) > _SWITCHES_PER_CPU_S),
             "steal": _indices(np.array(self.steal_share) > _STEAL_SHARE),
         }
         return {name: rounds for name, rounds in found.items() if rounds}
@@ -117,7 +122,7 @@ class RoundGuard:
     def flags(self) -> tuple[str, ...]:
         """Findings about the case as a whole."""
         found = []
-        rounds = len(self.switches_per_s)
+        rounds = len(self.switches_per_cpu_s)
         flagged = {index for indices in self.flagged_rounds().values() for index in indices}
         if rounds and len(flagged) > NOISY_SHARE * rounds:
             found.append(f"noise: {len(flagged)} of {rounds} rounds flagged")
@@ -155,7 +160,7 @@ _CANARY_S = 1e-3
 
 
 def make_canary(case: Case) -> Callable[[], Any] | None:
-    """A product of two square matrices of the case's dtype that takes about a millisecond.
+    """A product of two square matrices of the case's dtype that takes 0.4 to 3 ms.
 
     Of the case's kind, for a machine can be slow in just that: on processors with AMX the loads of
     matrix tiles have been seen four times slower for seconds, which no integer loop notices.
@@ -176,6 +181,6 @@ def make_canary(case: Case) -> Callable[[], Any] | None:
         product()
         started = time.perf_counter()
         product()
-        if time.perf_counter() - started >= _CANARY_S or size >= 2048:
+        if time.perf_counter() - started >= _CANARY_S / 2.5 or size >= 2048:
             return product
         size *= 2

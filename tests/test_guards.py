@@ -19,19 +19,19 @@ def guard_with(**lists):
 
 
 def test_a_round_whose_canary_is_off_its_median_is_flagged():
-    guard = guard_with(canary_times_s=[1.0, 1.01, 1.2, 1.0, 0.99], switches_per_s=[0.0] * 5)
+    guard = guard_with(canary_times_s=[1.0, 1.01, 1.2, 1.0, 0.99], switches_per_cpu_s=[0.0] * 5)
     assert guard.flagged_rounds() == {"canary": (2,)}
     assert guard.flags() == ()
 
 
 def test_many_flagged_rounds_make_the_case_noisy():
-    guard = guard_with(switches_per_s=[500.0, 0.0, 500.0, 0.0, 0.0])
+    guard = guard_with(switches_per_cpu_s=[500.0, 0.0, 500.0, 0.0, 0.0])
     assert guard.flagged_rounds() == {"switches": (0, 2)}
     assert guard.flags() == ("noise: 2 of 5 rounds flagged",)
 
 
 def test_stolen_time_flags_the_round():
-    guard = guard_with(steal_share=[0.0, 0.5], switches_per_s=[0.0, 0.0])
+    guard = guard_with(steal_share=[0.0, 0.5], switches_per_cpu_s=[0.0, 0.0])
     assert guard.flagged_rounds() == {"steal": (1,)}
 
 
@@ -40,7 +40,7 @@ def test_the_canary_is_timed_once_a_round():
     for _ in range(3):
         guard.begin_round()
         guard.end_round()
-    assert len(guard.canary_times_s) == len(guard.switches_per_s) == 3
+    assert len(guard.canary_times_s) == len(guard.switches_per_cpu_s) == 3
     assert all(t >= 0.001 for t in guard.canary_times_s)
 
 
@@ -80,3 +80,22 @@ def test_the_canary_works_in_the_dtype_of_the_case_and_takes_a_fraction_of_a_sec
 def test_cuda_has_no_cpu_canary():
     config = AttentionConfig(hidden_size=8, num_heads=2, seq_len=4)
     assert make_canary(Case(config=config, device="cuda")) is None
+
+
+def cpu_reading(own_cpu_s, switches):
+    return _Reading(own_cpu_s, own_cpu_s, switches=switches, busy_s=None, steal_s=None)
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "switches", "flagged"),
+    [(1.0, 30, False), (1.0, 125, True), (0.01, 2, False), (0.01, 3, True)],
+)
+def test_switches_flag_a_round_where_others_take_whole_slices(
+    monkeypatch, cpu_s, switches, flagged
+):
+    readings = iter([cpu_reading(0.0, 0), cpu_reading(cpu_s, switches)])
+    monkeypatch.setattr(guards, "_read", lambda: next(readings))
+    guard = RoundGuard()
+    guard.begin_round()
+    guard.end_round()
+    assert bool(guard.flagged_rounds()) is flagged

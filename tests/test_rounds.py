@@ -191,7 +191,7 @@ def test_a_throttled_round_is_made_again_and_said(monkeypatch):
     contestants = [contestant(name, steady(1e-3)) for name in ("base", "b", "shadow")]
     result = run_rounds(contestants, "base", "shadow", QUICK, np.random.default_rng(0), guard)
     assert {len(t.times_s) for t in result.timings.values()} == {rounds.LOOKS[0]}
-    assert len(guard.switches_per_s) == rounds.LOOKS[0]
+    assert len(guard.switches_per_cpu_s) == rounds.LOOKS[0]
     assert any(flag.startswith("throttled: 2 rounds") for flag in guard.flags())
 
 
