@@ -26,8 +26,12 @@ _SAMPLE_S = 0.15
 
 
 def send_ceilings(cases: Sequence[Case], channel: Channel) -> None:
-    """Worker target: measure the ceilings of all these cases and send them."""
-    products = sorted({(c.device, c.config.dtype.value, c.threads) for c in cases})
+    """Worker target: measure the ceilings of all these cases and send them.
+
+    bfloat16 always among them: a float32 product can be made of several of its products.
+    """
+    dtypes = {c.config.dtype.value for c in cases} | {DType.BFLOAT16.value}
+    products = sorted({(c.device, dtype, c.threads) for c in cases for dtype in dtypes})
     copies = sorted({(c.device, c.threads) for c in cases})
     usable = {device for device, _ in copies if device == "cpu" or torch.cuda.is_available()}
     channel.send(

@@ -155,7 +155,8 @@ def _finish(setting: Setting, entrant: Entrant, result: RoundsResult, baseline: 
         if setting.job.case.device == "cuda":
             host_s = host_call_s(entrant.calls[0].run, TorchDriver())
             final[0] = replace(final[0], host_call_s=host_s)
-        final[0] = plausible(_rechecked(setting, entrant, timing, final[0]))
+        ceiling = setting.job.ceilings.fastest_product(setting.job.case)
+        final[0] = plausible(_rechecked(setting, entrant, timing, final[0]), ceiling)
 
     problem = attempt(step)
     if problem is not None:

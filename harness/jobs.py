@@ -32,6 +32,15 @@ class Ceilings:
             self.bytes_per_s.get((case.device, case.threads)),
         )
 
+    def fastest_product(self, case: Case) -> float | None:
+        """FLOP/s of the fastest product of any dtype: wider ones can be made of narrower ones."""
+        rates = (
+            rate
+            for (device, _, threads), rate in self.flop_per_s.items()
+            if (device, threads) == (case.device, case.threads)
+        )
+        return max(rates, default=None)
+
     def to_dict(self) -> dict[str, dict[str, float]]:
         """For the run's environment file."""
         return {

@@ -11,13 +11,15 @@ from harness.rows import Row, Status, failed
 _SUSPICIOUS, _IMPOSSIBLE = 1.25, 4.0  # times the measured ceiling
 
 
-def plausible(row: Row) -> Row:
+def plausible(row: Row, ceiling: float | None) -> Row:
     """The row, refused when it computes several times faster than this machine can.
 
     The ceiling itself is a measurement and can be low by the machine's slow state, hence the wide
     factor for refusing and a flag in between.
+
+    Args:
+        ceiling: FLOP/s of the machine's fastest matrix product; None where it is not known.
     """
-    ceiling = row.ceiling_flop_per_s
     if not ceiling or not row.flop_count or not row.samples.times_s:
         return row
     achieved = row.flop_count / float(np.median([min(burst) for burst in row.samples.times_s]))
