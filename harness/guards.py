@@ -23,6 +23,7 @@ from harness.attention import Case
 from harness.tensors import torch_dtype
 
 CANARY_TOLERANCE = 0.05
+_CANARY_CALLS = 3  # the least counts, as it does of a burst: one hiccup is no slow round
 NOISY_SHARE = 0.2
 # Involuntary switches per second of processor time: about 30 on a quiet machine, 125 and more where
 # others take whole scheduler slices (4 or 8 ms). Fewer than three in a round say nothing.
@@ -49,7 +50,8 @@ class RoundGuard:
     """Watches rounds; read it when they are over.
 
     Args:
-        canary: Fixed work of about a millisecond, timed at the start of each round; None for none.
+        canary: Fixed work of about a millisecond, timed at the start of each round, the least of
+            three; None for none.
         was_throttled: Asked after each round whether the device ran on lowered clocks.
     """
 
@@ -66,11 +68,15 @@ class RoundGuard:
     def begin_round(self) -> None:
         if self.canary is not None:
             self.canary()  # brings its data back into the cache
-            started = time.perf_counter()
-            self.canary()
-            self.canary_times_s.append(time.perf_counter() - started)
+            self.canary_times_s.append(min(self._canary_s() for _ in range(_CANARY_CALLS)))
         self._start = _read()
         self._first = self._first or self._start
+
+    def _canary_s(self) -> float:
+        assert self.canary is not None, "asked only where there is one"
+        started = time.perf_counter()
+        self.canary()
+        return time.perf_counter() - started
 
     def end_round(self) -> None:
         start, end = self._start, _read()
