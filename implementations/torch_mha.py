@@ -5,8 +5,8 @@ Shapes: B batch_size, H num_heads, L seq_len, S kv_seq_len, E hidden_size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,10 @@ from harness.interface import (
     products_are_tf32,
 )
 
+_NAN_WITHOUT_KEYS = (
+    "NaN for queries without any key: https://github.com/pytorch/pytorch/issues/41508"
+)
+
 
 class TorchMha(AttentionImplementation):
     """The whole layer by nn.MultiheadAttention; ``kernel`` says whether it took its fast path."""
@@ -39,9 +43,16 @@ class TorchMha(AttentionImplementation):
     scopes = frozenset({Scope.LAYER})
     mask_features = ALL_MASK_FEATURES
     dropout = True
+    known_failures: ClassVar[Mapping[str, str]] = {
+        "check_masks": _NAN_WITHOUT_KEYS,
+        "check_rows_without_keys": _NAN_WITHOUT_KEYS,
+    }
 
     def extra_reasons(self, case: Case) -> Iterable[str]:
         c = case.config
+        for argument in ("batch_size", "seq_len", "kv_seq_len"):
+            if not getattr(c, argument) and not c.mask.is_none:
+                yield f"{argument}=0 (at least 1 with mask={c.mask})"
         if c.num_kv_heads != c.num_heads:
             yield f"num_kv_heads={c.num_kv_heads} (only num_heads={c.num_heads})"
         if c.num_heads * c.head_dim != c.hidden_size:
