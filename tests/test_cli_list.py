@@ -57,3 +57,38 @@ def test_what_holds_for_all_on_a_device_is_said_once(listed):
 def test_every_packaged_option_says_what_it_is(group):
     for option in group_options(group):
         assert first_comment(group, option), f"conf/{group}/{option}.yaml"
+
+
+def test_the_matrix_says_who_claims_what_on_each_device(tmp_path):
+    shown = mha_bench("list", "--matrix", cwd=tmp_path, environment={"COLUMNS": "250"})
+    assert shown.returncode == 0, shown.stderr
+    lines = [line for line in shown.stdout.splitlines() if line.startswith("naive ")]
+    assert "float32, bfloat16, float16" in lines[0]
+    assert "causal, top_left" in lines[0]
+    assert "bias:alibi" in shown.stdout
+
+
+def test_why_gives_value_and_limit(tmp_path):
+    words = ("list", "--why", "fused", "dtype=float64", "seq_len=64")
+    shown = mha_bench(*words, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert "dtype=float64 (only" in shown.stdout
+
+
+def test_why_of_what_can_be_done_says_so(tmp_path):
+    shown = mha_bench("list", "--why", "naive", "mask=causal", cwd=tmp_path)
+    assert "naive says that it can do b1-h256x4-s128" in shown.stdout
+
+
+@pytest.mark.parametrize("words", [("nobody",), ("naive", "hidden=3"), ("naive", "seq_len=x")])
+def test_a_wrong_question_is_one_line(words, tmp_path):
+    shown = mha_bench("list", "--why", *words, cwd=tmp_path)
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("mha-bench: ")
+    assert "Traceback" not in shown.stderr
+
+
+def test_a_probe_holds_claims_against_real_calls(tmp_path):
+    shown = mha_bench("list", "--probe", "naive", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stdout
+    assert "claims tried, 0 do not hold" in shown.stdout

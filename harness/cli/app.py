@@ -83,11 +83,36 @@ _ConfigDir = Annotated[
 
 
 @app.command("list")
-def list_(config_dir: _ConfigDir = None) -> None:
+def list_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...", help="With --why: AXIS=VALUE of the case. With --probe: names."
+        ),
+    ] = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Dtypes, modes, masks and sizes, for every device.")
+    ] = False,
+    why: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Why this one can't do a case.")
+    ] = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Hold claims against tiny real calls on the CPU.")
+    ] = False,
+    config_dir: _ConfigDir = None,
+) -> None:
     """Show implementations (and why one can't run here), sweeps, models and inputs."""
-    from harness.cli import listing
+    from harness.cli import claims_view, listing
 
-    listing.show([config_dir] if config_dir else [])
+    folders = [config_dir] if config_dir else []
+    if matrix:
+        claims_view.show_matrix(folders)
+    elif why is not None:
+        claims_view.show_why(why, words or [], folders)
+    elif probe:
+        raise typer.Exit(int(not claims_view.show_probe(words or ["naive"], folders)))
+    else:
+        listing.show(folders)
 
 
 @app.command("check")

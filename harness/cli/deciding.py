@@ -66,7 +66,9 @@ def predict(run: Path, words: Sequence[str]) -> None:
     """Print what every implementation would take on the case that the words name."""
     if not words:
         raise InvalidValueError("--predict", "AXIS=VALUE of the case", "nothing", AXES)
-    render_prediction(run, Console(), {axis: _number(v) for axis, v in read_axes(words).items()})
+    render_prediction(
+        run, Console(), {axis: number_or_text(v) for axis, v in read_axes(words).items()}
+    )
 
 
 def read_axes(words: Sequence[str]) -> dict[str, str]:
@@ -84,7 +86,8 @@ def read_axes(words: Sequence[str]) -> dict[str, str]:
     return axes
 
 
-def _number(text: str) -> object:
+def number_or_text(text: str) -> object:
+    """A word of the command line as what it looks like."""
     for kind in (int, float):
         try:
             return kind(text)

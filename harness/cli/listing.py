@@ -27,14 +27,14 @@ def show(more_dirs: Sequence[Path] = ()) -> None:
     console = Console()
     specs = tuple(known_implementations(more_dirs))
     answers = Abilities.asked(specs)
-    _show(console, _implementations(answers, more_dirs))
+    show_table(console, _implementations(answers, more_dirs))
     for device in DEVICES:
         for reason in answers.reasons_of_all(device):
             console.print(Text(f"{device}: {reason}", style="dim"))
-    _show(console, _comments("sweep", more_dirs))
-    _show(console, _comments("measure", more_dirs))
-    _show(console, _models(more_dirs))
-    _show(console, _inputs())
+    show_table(console, _comments("sweep", more_dirs))
+    show_table(console, _comments("measure", more_dirs))
+    show_table(console, _models(more_dirs))
+    show_table(console, _inputs())
 
 
 def known_implementations(more_dirs: Sequence[Path] = ()) -> Iterator[ImplementationSpec]:
@@ -60,7 +60,7 @@ def _read(group: str, option: str, more_dirs: Sequence[Path]) -> Mapping[str, An
 
 
 def _implementations(answers: Abilities, more_dirs: Sequence[Path]) -> Table:
-    table = _table("implementation=", "runs here", "")
+    table = table_of("implementation=", "runs here", "")
     unable = []
     for spec in answers.specs:
         able = {device: answers.able(spec.name, device) for device in DEVICES}
@@ -85,14 +85,14 @@ def _ability(cases: Sequence[Case]) -> str:
 
 
 def _comments(group: str, more_dirs: Sequence[Path]) -> Table:
-    table = _table(f"{group}=", "")
+    table = table_of(f"{group}=", "")
     for option in group_options(group, more_dirs):
         table.add_row(option, Text(first_comment(group, option, more_dirs)))
     return table
 
 
 def _models(more_dirs: Sequence[Path]) -> Table:
-    table = _table("model=", *_SHAPE)
+    table = table_of("model=", *_SHAPE)
     for option in group_options("model", more_dirs):
         shape = _read("model", option, more_dirs) or {}
         table.add_row(option, *(str(shape.get(axis, "")) for axis in _SHAPE))
@@ -100,19 +100,19 @@ def _models(more_dirs: Sequence[Path]) -> Table:
 
 
 def _inputs() -> Table:
-    table = _table("inputs=", "")
+    table = table_of("inputs=", "")
     for name, meaning in DISTRIBUTIONS.items():
         table.add_row(name, Text(meaning))
     return table
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, no_wrap=index == 0, overflow="fold")
     return table
 
 
-def _show(console: Console, table: Table) -> None:
+def show_table(console: Console, table: Table) -> None:
     console.print()
     console.print(table)
