@@ -14,7 +14,11 @@ from harness.attention import AttentionConfig, Case, Mask, Mode
 from harness.inputs import make_inputs
 from harness.tensors import MaskTensors, dense_keep
 from implementations.fused import Fused
-from implementations.fused.native import Path, runnable_paths
+from implementations.fused.native import Path, library, runnable_paths
+
+needs_kernels = pytest.mark.skipif(
+    library() is None, reason="the fused kernels were not built: no C++ compiler"
+)
 
 # Gradients of the tile path are those of AVX-512, from the tile path's forward pass.
 PATHS = [path.name.lower() for path in runnable_paths()]
@@ -92,6 +96,7 @@ def test_a_query_without_keys_has_finite_gradients(path: str) -> None:
     assert dv.isfinite().all()
 
 
+@needs_kernels
 def test_gradients_have_the_same_bits_whatever_the_number_of_threads() -> None:
     case = make_case(seq_len=150, mask="causal", head_dim=64)
     drawn = make_inputs(case)
@@ -106,6 +111,7 @@ def test_gradients_have_the_same_bits_whatever_the_number_of_threads() -> None:
         assert torch.equal(one, two)
 
 
+@needs_kernels
 def test_the_operator_passes_torchs_own_checks() -> None:
     from implementations.fused.autograd import fused_attention
 
@@ -119,6 +125,7 @@ def test_the_operator_passes_torchs_own_checks() -> None:
     )
 
 
+@needs_kernels
 def test_torch_compile_sees_one_operator_without_a_graph_break() -> None:
     case = make_case(seq_len=9, mask="causal")
     drawn = make_inputs(case)
