@@ -122,7 +122,7 @@ def _one_worker(site: Site, job: Job) -> dict[str, Row]:
     """The rows that one worker ended, its culprit's included."""
     final: dict[str, Row] = {}
     partial: dict[str, Row] = {}
-    for message in site.server.run("harness.bench:measure_case", job, site.limits):
+    for message in site.server.run("harness.measuring.bench:measure_case", job, site.limits):
         if isinstance(message, RowMessage):
             known = final if message.is_final else partial
             known[job.specs[message.index].name] = message.row
@@ -172,7 +172,7 @@ def _with_memory(site: Site, job: Job, rows: dict[str, Row]) -> dict[str, Row]:
     while right:
         answered = 0
         for message in site.server.run(
-            "harness.footprint:measure_memory", replace(job, specs=right), site.limits
+            "harness.measuring.footprint:measure_memory", replace(job, specs=right), site.limits
         ):
             if isinstance(message, MemoryMessage):
                 name = right[message.index].name
@@ -205,7 +205,7 @@ def ask_environment(server: ForkServer) -> dict[str, Any]:
 def ask_ceilings(server: ForkServer, cases: Sequence[Case]) -> Ceilings:
     """The machine's ceilings for these cases; empty where they can't be measured."""
     limits = Limits(_PREPARATION_STALL_S)
-    for message in server.run("harness.ceilings:send_ceilings", tuple(cases), limits):
+    for message in server.run("harness.measuring.ceilings:send_ceilings", tuple(cases), limits):
         if isinstance(message, Ceilings):
             return message
     return Ceilings()
@@ -222,7 +222,7 @@ def ask_claims(
         answered = 0
         job = ReasonsJob(remaining, tuple(cases))
         limits = Limits(_PREPARATION_STALL_S)
-        for message in server.run("harness.claims:find_reasons", job, limits):
+        for message in server.run("harness.measuring.claims:find_reasons", job, limits):
             if isinstance(message, ReasonsMessage):
                 name = remaining[message.index].name
                 answered = message.index + 1

@@ -4,8 +4,8 @@ Names and checks only, without torch, so that a plan is made in no time; ``harne
 
 A captured file is a safetensors file with ``q``, ``k`` and ``v`` (scope attention: ``[batch, heads,
 length, head_dim]``) or ``x``, for cross-attention ``x_kv``, and optionally ``w_qkv`` and ``w_o``
-(scope layer). Make one from a real model with ``harness.captured.save_captured``, in a forward hook
-or a patched attention function::
+(scope layer). Make one from a real model with ``harness.inputs.captured.save_captured``, in a
+forward hook or a patched attention function::
 
     save_captured("llama_layer_7.safetensors", q=q, k=k, v=v)
 """

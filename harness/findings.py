@@ -76,7 +76,7 @@ def _call_all(
     problems: list[str] = []
     while len(problems) < len(pairs):
         job = ProbeJob(pairs[len(problems) :])
-        for message in server.run("harness.probing:try_pairs", job, Limits(_STALL_S)):
+        for message in server.run("harness.measuring.probing:try_pairs", job, Limits(_STALL_S)):
             if isinstance(message, ProbeMessage):
                 problems.append(message.problem)
             elif isinstance(message, Exit) and len(problems) < len(pairs):

@@ -75,7 +75,7 @@ class _Worker:
 @contextmanager
 def _worker(python: str, environment: Mapping[str, str]) -> Iterator[_Worker]:
     process = subprocess.Popen(
-        [python, "-m", "harness.side"],
+        [python, "-m", "harness.measuring.side"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -109,7 +109,7 @@ def environment_for(python: str) -> dict[str, str]:
     for environment in candidates:
         try:
             probe = subprocess.run(
-                [python, "-c", "import harness.side"],
+                [python, "-c", "import harness.measuring.side"],
                 env=environment, capture_output=True, text=True, timeout=120, check=False,
                 cwd=os.path.sep,
             )  # fmt: skip

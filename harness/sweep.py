@@ -32,8 +32,8 @@ from harness.cells import (
     measure_cell,
     row_by_claim,
 )
-from harness.config import RunConfig
-from harness.plan import Plan
+from harness.planning.config import RunConfig
+from harness.planning.plan import Plan
 from harness.rows import Row
 from harness.settings import ImplementationSpec, MeasureSettings
 from harness.store import ShardWriter, read_rows, write_environment, write_left_out

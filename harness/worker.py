@@ -95,7 +95,7 @@ class Limits:
 class ForkServer:
     """Starts workers. One for a whole sweep; the server itself starts with the first worker."""
 
-    def __init__(self, preload: tuple[str, ...] = ("harness.preload",)) -> None:
+    def __init__(self, preload: tuple[str, ...] = ("harness.measuring.preload",)) -> None:
         # torch.cuda.is_available() in the server would spoil later forks without this
         os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")

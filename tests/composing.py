@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.cli.hydra_app import compose
-from harness.config import RunConfig, to_run_config
 from harness.machine import Machine
-from harness.plan import Plan, make_plan
+from harness.planning.config import RunConfig, to_run_config
+from harness.planning.plan import Plan, make_plan
 
 MACHINE = Machine(cpu_count=4, memory_bytes=16 * 2**30)
 

@@ -11,7 +11,7 @@ import yaml
 
 from harness.attention import Case
 from harness.interface import Implementation
-from harness.registry import load_implementation
+from harness.plugins.registry import load_implementation
 from harness.settings import ImplementationSpec
 from tests.problems import a_case
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from harness.attention import Case
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import Contract, Implementation
-from harness.numerics import Judgement, judge, make_reference
+from harness.numerics.judgement import Judgement, judge, make_reference
 from harness.tensors import Inputs
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from harness.attention import AttentionConfig, Case
-from harness.config import RunConfig
-from harness.plan import Plan
+from harness.planning.config import RunConfig
+from harness.planning.plan import Plan
 from harness.settings import ImplementationSpec, MeasureSettings
 from harness.store import create_run, read_rows
 from harness.sweep import run_sweep

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.attention import AttentionConfig, Case
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.tensors import AttentionInputs, LayerInputs, MaskTensors, dense_bias
 
 SIZES = {"hidden_size": 32, "num_heads": 4, "seq_len": 7}

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.attention import AttentionConfig, Case, Causal, Mask
 from harness.distributions import DISTRIBUTIONS
 from harness.errors import InvalidValueError
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.tensors import AttentionInputs, MaskTensors, check_inputs, dense_bias, dense_keep
 from implementations.naive import Naive
 from tests.problems import a_case, attention_inputs, configs, dense_attention

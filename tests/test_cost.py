@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from harness import cost
 from harness.attention import Mode
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import AttentionImplementation
 from harness.tensors import dense_keep
 from tests.problems import a_case, configs

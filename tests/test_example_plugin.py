@@ -16,7 +16,7 @@ EXAMPLE = ROOT / "examples" / "block_softmax"
 
 ASK = """
 import json
-from harness.registry import installed_plugins, load_implementation
+from harness.plugins.registry import installed_plugins, load_implementation
 from harness.settings import ImplementationSpec
 from tests.implementations.exact import case_of, exact_attention, random_inputs
 

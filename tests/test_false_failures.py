@@ -11,8 +11,8 @@ import itertools
 import pytest
 
 from harness.attention import Case
-from harness.inputs import make_inputs
-from harness.numerics import judge, make_reference
+from harness.inputs.sets import make_inputs
+from harness.numerics.judgement import judge, make_reference
 from tests.everyone import load
 from tests.judging import outputs_of
 

@@ -30,8 +30,9 @@ def stored_run(tmp_path_factory):
 
 def test_the_modules_of_plans_rows_and_reports_import_no_torch():
     modules = (
-        "harness, harness.analysis.compare, harness.analysis.between, harness.config, harness.plan,"
-        "harness.report.terminal, harness.report.files, harness.rows, harness.statistics,"
+        "harness, harness.analysis.compare, harness.analysis.between, harness.planning.config,"
+        "harness.planning.plan,"
+        "harness.report.terminal, harness.report.files, harness.rows, harness.statistics.intervals,"
         "harness.store, harness.columns, harness.sweep, harness.cost, harness.cli,"
         "harness.cli.hydra_app, harness.cli.listing"
     )

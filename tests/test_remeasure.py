@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from harness import side
 from harness.analysis.between import BETWEEN_TYPES, RunComparison
 from harness.analysis.gate import breaches_between
 from harness.analysis.upgrade import upgrade
 from harness.errors import WorkerError
+from harness.measuring import side
 from harness.remeasure import environment_for, remeasure
 from harness.settings import ImplementationSpec
 from tests.synthetic import make_case

@@ -40,7 +40,7 @@ def test_simulated_checks_reach_their_figures(check):
 
 
 def test_a_wrong_interval_is_noticed(monkeypatch):
-    from harness.statistics import Interval
+    from harness.statistics.intervals import Interval
 
     too_narrow = lambda effect: Interval(effect.centre - 1e-3, effect.centre + 1e-3)  # noqa: E731
     monkeypatch.setattr(simulated, "interval", too_narrow)

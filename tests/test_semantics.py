@@ -14,9 +14,9 @@ import torch
 
 from harness.attention import Case
 from harness.errors import InvalidValueError
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import Contract
-from harness.numerics import judge, make_reference
+from harness.numerics.judgement import judge, make_reference
 from harness.tensors import AttentionInputs, MaskTensors, dense_keep
 from tests.everyone import all_specs, everyone, load, runs_here, supports
 from tests.judging import judged, outputs_of

@@ -295,7 +295,8 @@ def test_the_documented_axes_are_those_of_a_case() -> None:
 def test_storing_and_loading_need_no_torch(tmp_path: Path) -> None:
     run = store_run(tmp_path, [make_row()])
     code = (
-        "import sys, harness.store, harness.statistics, harness.verdicts, harness.dependence\n"
+        "import sys, harness.store, harness.statistics.intervals, harness.statistics.verdicts\n"
+        "import harness.statistics.dependence\n"
         f"import harness; assert len(harness.load({str(run)!r})) == 1\n"
         "assert 'torch' not in sys.modules\n"
     )

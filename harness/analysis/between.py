@@ -19,14 +19,14 @@ from harness.analysis.cells import KEY, cells_of
 from harness.analysis.compare import DEFAULT_MARGIN
 from harness.analysis.pairs import control_of_run, log_times
 from harness.rows import Status
-from harness.statistics import (
+from harness.statistics.intervals import (
     ALPHA,
     UnpairedEffect,
     unpaired_effect,
     unpaired_interval,
     unpaired_p_value,
 )
-from harness.verdicts import Verdict, evidence_from, verdict_of
+from harness.statistics.verdicts import Verdict, evidence_from, verdict_of
 
 UNPAIRED_MARGIN = 0.05
 SINGLE_PROCESS_MARGIN = 0.10

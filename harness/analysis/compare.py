@@ -16,8 +16,8 @@ import pandas as pd
 
 from harness.analysis.pairs import CasePairs, control_of_run, pairs_by_case
 from harness.errors import InvalidValueError
-from harness.statistics import ALPHA, Effect, interval
-from harness.verdicts import (
+from harness.statistics.intervals import ALPHA, Effect, interval
+from harness.statistics.verdicts import (
     Control,
     Evidence,
     Verdict,

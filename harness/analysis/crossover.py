@@ -20,7 +20,7 @@ from harness.analysis.cells import cells_of
 from harness.analysis.lines import Line, lines_along
 from harness.analysis.pairs import CasePairs, pairs_by_case
 from harness.analysis.winners import winners
-from harness.statistics import ALPHA, interval
+from harness.statistics.intervals import ALPHA, interval
 
 _GRID = 64
 

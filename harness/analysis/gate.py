@@ -9,7 +9,7 @@ import pandas as pd
 from harness.analysis.between import ERROR_TOLERANCE, MEMORY_TOLERANCE, RunComparison
 from harness.errors import InvalidValueError
 from harness.rows import Status
-from harness.verdicts import Verdict
+from harness.statistics.verdicts import Verdict
 
 FAIL_ON = ("slower", "incorrect", "more_memory", "less_exact", "missing")
 

@@ -11,18 +11,18 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from harness.dependence import Array, is_dependent
 from harness.rows import Status
-from harness.statistics import (
+from harness.statistics.dependence import Array, is_dependent
+from harness.statistics.intervals import (
     Effect,
     effect_of,
     order_statistic_interval,
     paired_differences,
 )
-from harness.verdicts import Control, control_of
+from harness.statistics.verdicts import Control, control_of
 
 NOISY_MARGIN = 0.10
-# What harness.guards and harness.bench call their findings.
+# What harness.measuring.guards and harness.measuring.bench call their findings.
 NOISE_FLAG = "noise:"
 CEILING_FLAG = "above_ceiling"
 LOAD_FLAG = "foreign_load"

@@ -14,7 +14,7 @@ from harness.analysis.between import MEMORY_TOLERANCE
 from harness.analysis.cells import cells_of, is_ok
 from harness.analysis.compare import DEFAULT_MARGIN
 from harness.analysis.pairs import CasePairs, control_of_run, pairs_by_case
-from harness.statistics import Effect, interval
+from harness.statistics.intervals import Effect, interval
 
 ERROR_TOLERANCE = 0.1
 _TEXT = pd.StringDtype(storage="python")

@@ -23,8 +23,8 @@ from harness.analysis.cells import cells_of, is_ok
 from harness.attention import Case
 from harness.columns import AXES
 from harness.errors import InvalidValueError
-from harness.quantiles import t_quantile
-from harness.statistics import ALPHA
+from harness.statistics.intervals import ALPHA
+from harness.statistics.quantiles import t_quantile
 
 SIZES = (
     "batch_size",

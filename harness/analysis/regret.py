@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.pairs import CasePairs
-from harness.quantiles import normal_quantile
-from harness.statistics import ALPHA, standard_error
+from harness.statistics.intervals import ALPHA, standard_error
+from harness.statistics.quantiles import normal_quantile
 
 _Z = normal_quantile(1 - ALPHA / 2)
 

@@ -17,9 +17,9 @@ import pandas as pd
 from harness.analysis.cells import cells_of
 from harness.analysis.lines import lines_along
 from harness.analysis.pairs import log_times
-from harness.dependence import Array
-from harness.quantiles import normal_quantile
-from harness.statistics import ALPHA, UnpairedEffect, unpaired_effect
+from harness.statistics.dependence import Array
+from harness.statistics.intervals import ALPHA, UnpairedEffect, unpaired_effect
+from harness.statistics.quantiles import normal_quantile
 
 _TEXT = pd.StringDtype(storage="python")
 SCALING_TYPES: dict[str, Any] = {

@@ -10,10 +10,10 @@ import pandas as pd
 
 from harness.analysis.between import ERROR_TOLERANCE, RunComparison
 from harness.analysis.compare import DEFAULT_MARGIN
-from harness.dependence import Array
 from harness.remeasure import NEW, OLD, SHADOW, Remeasured
-from harness.statistics import ALPHA, Effect, effect_of, interval, paired_differences
-from harness.verdicts import (
+from harness.statistics.dependence import Array
+from harness.statistics.intervals import ALPHA, Effect, effect_of, interval, paired_differences
+from harness.statistics.verdicts import (
     Evidence,
     Verdict,
     control_of,

@@ -19,8 +19,8 @@ from harness.analysis.compare import (
     corrected_verdicts,
 )
 from harness.analysis.pairs import CasePairs, control_of_run, pairs_by_case
-from harness.statistics import ALPHA, interval
-from harness.verdicts import Control, Verdict
+from harness.statistics.intervals import ALPHA, interval
+from harness.statistics.verdicts import Control, Verdict
 
 _TEXT = pd.StringDtype(storage="python")
 WINNER_TYPES: dict[str, Any] = {

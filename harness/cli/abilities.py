@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from harness.attention import Case, DType, Scope
-from harness.axes import DEVICES
 from harness.cells import Claims, ask_claims
+from harness.planning.axes import DEVICES
 from harness.settings import ImplementationSpec
 from harness.worker import ForkServer
 

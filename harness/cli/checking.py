@@ -12,13 +12,13 @@ from omegaconf import OmegaConf
 from rich.console import Console
 
 from harness.attention import DType
-from harness.axes import DEVICES
 from harness.choices import as_choice
 from harness.cli.listing import known_implementations
 from harness.errors import InvalidValueError, PluginError
-from harness.names import unknown_name
+from harness.planning.axes import DEVICES
+from harness.planning.names import unknown_name
+from harness.planning.targets import require_targets
 from harness.settings import ImplementationSpec
-from harness.targets import require_targets
 from harness.worker import Channel, Ending, Exit, ForkServer, Limits
 
 _LOG_LINES = 12
@@ -106,7 +106,7 @@ def _account(end: Exit) -> str:
 def run_checks(battery: Battery, channel: Channel) -> None:
     """Worker target: load the implementation, run the battery, send each finding."""
     from harness.conformance import DTYPES, CheckResult, Outcome, run_battery
-    from harness.registry import load_implementation
+    from harness.plugins.registry import load_implementation
 
     marks = {Outcome.PASSED: "ok", Outcome.FAILED: "FAIL", Outcome.SKIPPED: "skip"}
     ended = 0

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.attention import Case
-from harness.axes import DEVICES
 from harness.cli.deciding import number_or_text, read_axes
 from harness.cli.listing import known_implementations, show_table, table_of
 from harness.findings import probe, probe_cases
-from harness.names import unknown_name
+from harness.planning.axes import DEVICES
+from harness.planning.names import unknown_name
 from harness.settings import ImplementationSpec
 from harness.support import Support, support_matrix, why
 from harness.worker import ForkServer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness.config import RunConfig
+from harness.planning.config import RunConfig
 from harness.report import render_terminal, write_reports
 from harness.report.files import MissingExtraError
 from harness.rows import Row

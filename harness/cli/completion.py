@@ -10,7 +10,7 @@ import io
 import os
 from collections.abc import Sequence
 
-from harness.axes import AXES
+from harness.planning.axes import AXES
 
 FLAGS = ("-sc", "--shell-completion")
 

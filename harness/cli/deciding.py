@@ -17,7 +17,7 @@ from harness.analysis.workload import Demand, read_requests, read_workload
 from harness.cli import recorded
 from harness.columns import AXES
 from harness.errors import InvalidValueError
-from harness.quantities import read_bytes, read_seconds
+from harness.planning.quantities import read_bytes, read_seconds
 from harness.report import render_decision, render_prediction
 from harness.report.decision import decision_record
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from harness.errors import MhaBenchError
-from harness.names import unknown_name
+from harness.planning.names import unknown_name
 
 
 def explain(error: BaseException) -> str | None:

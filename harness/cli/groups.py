@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 import harness
-from harness.registry import installed_plugins
+from harness.plugins.registry import installed_plugins
 
 IMPLEMENTATION = "implementation"
 

@@ -23,10 +23,10 @@ from omegaconf import DictConfig
 from harness.cli import recorded, sweep_job
 from harness.cli.groups import IMPLEMENTATION, conf_dir, group_options
 from harness.cli.overrides import first_values, quoted, rewrite
-from harness.config_schema import SweepSchema
 from harness.errors import InvalidValueError, MhaBenchError
-from harness.registry import installed_plugins
-from harness.repro import Invocation
+from harness.planning.config_schema import SweepSchema
+from harness.planning.repro import Invocation
+from harness.plugins.registry import installed_plugins
 
 _MULTIRUN_FLAGS = ("-m", "--multirun")
 

@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.attention import Case, DType, Scope
-from harness.axes import DEVICES
 from harness.cli.abilities import Abilities
 from harness.cli.groups import IMPLEMENTATION, conf_dir, first_comment, group_options
 from harness.distributions import DISTRIBUTIONS
-from harness.registry import installed_plugins
+from harness.planning.axes import DEVICES
+from harness.plugins.registry import installed_plugins
 from harness.settings import ImplementationSpec
 
 _SHAPE = ("hidden_size", "num_heads", "num_kv_heads", "head_dim")

@@ -16,10 +16,10 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.errors import HydraException
 
-from harness.axes import AXES
 from harness.cli.groups import IMPLEMENTATION
 from harness.errors import InvalidValueError
-from harness.names import unknown_name
+from harness.planning.axes import AXES
+from harness.planning.names import unknown_name
 
 LISTED_GROUPS = (IMPLEMENTATION, "model")
 _OPTION = re.compile(r"implementations\.[^.]+\.options\.[^.]+")

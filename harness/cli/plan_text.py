@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from rich.markup import escape
 
-from harness.axes import AxisValue
-from harness.config import RunConfig
-from harness.plan import Plan
-from harness.repro import necessary_axes
+from harness.planning.axes import AxisValue
+from harness.planning.config import RunConfig
+from harness.planning.plan import Plan
+from harness.planning.repro import necessary_axes
 
 _LISTED_CASES = 20
 _LISTED_VALUES = 12

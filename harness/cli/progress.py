@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from harness.attention import Case
 from harness.cli.plan_text import duration
-from harness.plan import Plan
+from harness.planning.plan import Plan
 from harness.rows import Row, Status
 from harness.sweep import Observer
 

@@ -18,12 +18,12 @@ from rich.console import Console
 from harness.cli import closing, recorded
 from harness.cli.plan_text import describe, headline, left_out
 from harness.cli.progress import watching
-from harness.config import RunConfig, to_run_config
-from harness.plan import Plan, make_plan
-from harness.repro import Invocation
+from harness.planning.config import RunConfig, to_run_config
+from harness.planning.plan import Plan, make_plan
+from harness.planning.repro import Invocation
+from harness.planning.targets import require_targets
 from harness.store import create_run
 from harness.sweep import run_sweep
-from harness.targets import require_targets
 
 _INTERRUPTED = 130  # as shells report an end by SIGINT
 

@@ -15,7 +15,7 @@ from harness.analysis.upgrade import upgrade
 from harness.attention import Case
 from harness.cli import hydra_app, recorded
 from harness.columns import AXES
-from harness.config import to_run_config
+from harness.planning.config import to_run_config
 from harness.remeasure import remeasure
 from harness.report.content import configured_margin
 from harness.report.terminal import print_comparison

@@ -18,9 +18,9 @@ from harness.conformance.subject import (
     of_attention,
 )
 from harness.errors import InvalidValueError
-from harness.inputs import make_inputs
-from harness.modes import output_name
-from harness.numerics import make_reference
+from harness.inputs.sets import make_inputs
+from harness.measuring.modes import output_name
+from harness.numerics.judgement import make_reference
 from harness.tensors import AttentionInputs, Inputs, MaskTensors
 
 

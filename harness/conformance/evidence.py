@@ -15,10 +15,10 @@ import torch
 from harness.attention import Case, DType
 from harness.conformance.battery import DTYPES, run_battery
 from harness.conformance.planted import DEFECTS, SOUND, Sound, arithmetic
-from harness.inputs import make_inputs
-from harness.measures import error_of
-from harness.modes import make_call
-from harness.numerics import judge, make_reference
+from harness.inputs.sets import make_inputs
+from harness.measuring.modes import make_call
+from harness.numerics.judgement import judge, make_reference
+from harness.numerics.measures import error_of
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from torch import Tensor
 from harness.attention import Case, DType, Scope
 from harness.distributions import check_case_distribution
 from harness.errors import InvalidValueError
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import Implementation
-from harness.modes import make_call, output_name
-from harness.numerics import Reference, judge, make_reference
+from harness.measuring.modes import make_call, output_name
+from harness.numerics.judgement import Reference, judge, make_reference
 from harness.tensors import AttentionInputs, Inputs
 
 Axes = Mapping[str, Any]

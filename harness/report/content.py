@@ -20,8 +20,8 @@ from harness.analysis.pairs import control_of_run
 from harness.analysis.winners import winners
 from harness.report.numbers import byte_count, count, percent
 from harness.rows import Status
+from harness.statistics.verdicts import Control
 from harness.store import CONFIG_FILE, load, read_environment, read_left_out
-from harness.verdicts import Control
 
 
 @dataclass(frozen=True)

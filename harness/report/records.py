@@ -16,7 +16,7 @@ from harness.report.content import Content
 from harness.report.gaps import STATUS_WORDS
 from harness.report.tables import AXIS_LABELS, axis_text, ratio_text
 from harness.rows import Status
-from harness.statistics import effect_of, interval
+from harness.statistics.intervals import effect_of, interval
 
 _ALONG = ("seq_len", "num_heads", "hidden_size", "batch_size", "kv_seq_len", "head_dim", "threads")
 _DIGITS = 6

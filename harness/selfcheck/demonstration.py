@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.clock import CpuClock
-from harness.dependence import Array
-from harness.quantiles import normal_two_sided, t_two_sided
+from harness.measuring.clock import CpuClock
 from harness.selfcheck.outcome import Effort, Outcome
 from harness.selfcheck.timing import REPEATS, allowed_rejections, compare_once, work
+from harness.statistics.dependence import Array
+from harness.statistics.quantiles import normal_two_sided, t_two_sided
 
 _SAMPLES = 30
 _THRESHOLD = 0.05

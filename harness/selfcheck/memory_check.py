@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from harness import allocator, memory
+from harness.measuring import allocator, memory
 from harness.selfcheck.outcome import Effort, Outcome
 from harness.worker import Channel, ForkServer, Limits
 

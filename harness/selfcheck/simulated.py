@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from harness.dependence import Array, has_drift, is_autocorrelated, is_dependent
 from harness.selfcheck.outcome import Effort, Outcome
-from harness.statistics import effect_of, interval
-from harness.verdicts import Verdict, corrected, evidence_of, judge, verdict_of
+from harness.statistics.dependence import Array, has_drift, is_autocorrelated, is_dependent
+from harness.statistics.intervals import effect_of, interval
+from harness.statistics.verdicts import Verdict, corrected, evidence_of, judge, verdict_of
 
 _ROUNDS = 68
 _MARGIN = 0.03

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.clock import CpuClock
-from harness.dependence import Array
-from harness.guards import RoundGuard
-from harness.rounds import Contestant, run_rounds
+from harness.measuring.clock import CpuClock
+from harness.measuring.guards import RoundGuard
+from harness.measuring.rounds import Contestant, run_rounds
 from harness.selfcheck.outcome import Effort, Outcome
 from harness.settings import MeasureSettings
-from harness.statistics import effect_of, interval, paired_differences
-from harness.verdicts import Verdict, judge
+from harness.statistics.dependence import Array
+from harness.statistics.intervals import effect_of, interval, paired_differences
+from harness.statistics.verdicts import Verdict, judge
 
 BASE, OTHER = "base", "other"
 REPEATS = 100  # pieces of work in a call; one more is 1 %

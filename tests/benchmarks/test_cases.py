@@ -16,10 +16,10 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from harness.attention import Case
 from harness.cells import Cell, Site, measure_cell
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.jobs import Ceilings
-from harness.modes import make_call
-from harness.registry import load_implementation
+from harness.measuring.modes import make_call
+from harness.plugins.registry import load_implementation
 from harness.rows import Row, Status
 from harness.settings import ImplementationSpec, MeasureSettings
 from harness.worker import ForkServer, Limits

@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from harness.attention import AttentionConfig, Case, Mask
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from implementations.fused import Fused
 
 # (num_heads, seq_len, head_dim)

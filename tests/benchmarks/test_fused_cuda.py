@@ -23,11 +23,11 @@ import torch
 
 from harness.attention import Case
 from harness.cost import flop_count
-from harness.device_clock import make_clock
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import Implementation
-from harness.modes import ModeCall, make_call
-from harness.registry import load_implementation
+from harness.measuring.device_clock import make_clock
+from harness.measuring.modes import ModeCall, make_call
+from harness.plugins.registry import load_implementation
 from harness.settings import ImplementationSpec
 
 TARGETS = {

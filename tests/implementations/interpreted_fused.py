@@ -21,7 +21,7 @@ import torch
 
 from harness.attention import DType
 from harness.conformance import DTYPES, CheckFailure, Subject, run_battery
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import AttentionInputs, Case, Mode
 from implementations.fused.cuda import FusedOnCuda
 from implementations.fused.cuda.tuning import try_tiles

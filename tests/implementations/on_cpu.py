@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.interface import Implementation
-from harness.registry import load_implementation
+from harness.plugins.registry import load_implementation
 from harness.settings import ImplementationSpec
 
 ON_CPU = {

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.attention import AttentionConfig, Case, DType, Mask, Scope
 from harness.errors import InvalidValueError
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.interface import Contract
 from harness.tensors import AttentionInputs, MaskTensors, dense_keep
 from implementations.fused import Fused

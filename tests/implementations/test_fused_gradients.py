@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.attention import AttentionConfig, Case, Mask, Mode
-from harness.inputs import make_inputs
+from harness.inputs.sets import make_inputs
 from harness.tensors import MaskTensors, dense_keep
 from implementations.fused import Fused
 from implementations.fused.native import Path, library, runnable_paths

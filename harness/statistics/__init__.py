@@ -1,0 +1,1 @@
+"""Intervals, verdicts and corrections: pure functions on arrays, without torch."""
