@@ -1,126 +1,125 @@
-"""Speed of the fused kernels against ``F.scaled_dot_product_attention``.
+"""What the fused CPU kernels reach beside ``F.scaled_dot_product_attention``, and what they must.
 
-The table of ratios, calls interleaved, medians of paired ratios, best of both in GFLOP/s::
+Every table, or some of them, on an otherwise idle machine; the last table sums up::
 
-    python -m tests.benchmarks.test_fused --threads 1 2 --dtype float32 bfloat16
+    python -m tests.benchmarks.test_fused
+    python -m tests.benchmarks.test_fused --tables forward layer --threads 1 --dtype bfloat16
+    python -m tests.benchmarks.test_fused --quick                       # about a minute
+    python -m tests.benchmarks.test_fused --json FILE                   # keeps every round
+    python -m tests.benchmarks.test_fused --from FILE FILE              # prints kept ones
 
-A canary stands above it: the speed of a bfloat16 matrix product, which loads tiles. Where it is far
-below its usual figure, the machine was in a slow state or busy, and so are all figures under it.
+Calls of a cell are timed in rounds of random order by the harness's own engine. Beside each figure
+stands the calibration: the speed of a bfloat16 product, which loads tiles; rounds in which that was
+slow are kept apart. ``tests/benchmarks/fused`` has the tables and their targets.
+
 As pytest-benchmark cases: ``pytest tests/benchmarks/test_fused.py --benchmark-only``.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
-import statistics
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
+from rich.console import Console
 
-from harness.attention import AttentionConfig, Case, Mask
-from harness.inputs.sets import make_inputs
-from implementations.fused import Fused
+from implementations.fused.native import library
+from tests.benchmarks.fused.cells import best_calibrations
+from tests.benchmarks.fused.engine import Engine
+from tests.benchmarks.fused.errors import error_verdicts
+from tests.benchmarks.fused.plans import Choice, Recipe
+from tests.benchmarks.fused.run import DEFAULT_NAMES, NAMES, TABLES, Results, measure_table
+from tests.benchmarks.fused.show import all_verdicts, show_errors, show_table, show_verdicts
 
-# (num_heads, seq_len, head_dim)
-SHAPES = [
-    (8, 128, 96),
-    (8, 512, 96),
-    (8, 2048, 96),
-    (16, 2048, 64),
-    (32, 1024, 128),
-    (8, 8192, 64),
-]
-ROUNDS = 15
-ROUND_S = 2e-3  # short calls are repeated until a sample takes this long
-
-Call = Callable[[], torch.Tensor]
+_BUDGET_S, _QUICK_BUDGET_S = 1.0, 0.1
+_WIDTH = 190  # columns where no terminal says how many there are
 
 
-def make_case(num_heads: int, seq_len: int, head_dim: int, dtype: str, mask: str) -> Case:
-    config = AttentionConfig(
-        hidden_size=num_heads * head_dim,
-        num_heads=num_heads,
-        seq_len=seq_len,
-        dtype=dtype,
-        mask=Mask.parse(mask),
-    )
-    return Case(config=config, threads=torch.get_num_threads())
+def main(arguments: Sequence[str] | None = None) -> None:
+    chosen = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    results = Results()
+    for path in chosen.stored:
+        results.add(Results.load(path))
+    if not chosen.stored:
+        _measure(chosen, results)
+    best = best_calibrations(results.cells)
+    for table in TABLES.values():
+        show_table(console, table, [c for c in results.cells if c.table == table.name], best)
+    if results.errors:
+        show_errors(console, results.errors)
+    verdicts = all_verdicts(tuple(TABLES.values()), results.cells, best)
+    show_verdicts(console, [*verdicts, *error_verdicts(results.errors)], best)
 
 
-def make_calls(case: Case, precision: str) -> tuple[Call, Call]:
-    """SDPA and fused on the same inputs."""
-    inputs = make_inputs(case)
-    q, k, v = inputs.q, inputs.k, inputs.v
-    is_causal = case.config.is_causal
-
-    def sdpa() -> torch.Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
-
-    return sdpa, Fused(precision=precision).prepare(case, inputs)
-
-
-def seconds(call: Call, repeats: int) -> float:
-    start = time.perf_counter()
-    for _ in range(repeats):
-        call()
-    return (time.perf_counter() - start) / repeats
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--tables", nargs="+", default=DEFAULT_NAMES, choices=[*NAMES], metavar="NAME",
+        help=f"of {', '.join(NAMES)}; all by default")  # fmt: skip
+    add("--threads", type=int, nargs="+", help="1 and 2 by default, with --quick 1")
+    add("--dtype", nargs="+", default=Choice.dtypes, choices=Choice.dtypes)
+    add("--precision", nargs="+", default=Choice.precisions, choices=Choice.precisions)
+    add("--quick", action="store_true", help="short cells and few rounds")
+    add("--budget", type=float, help="seconds of rounds for each cell, short ones take less")
+    add("--json", type=Path, help="file that keeps every round")
+    add("--from", dest="stored", type=Path, nargs="+", default=[], help="files kept by --json")
+    return parser
 
 
-def compare(first: Call, second: Call) -> tuple[float, float, float]:
-    """Median of first / second over interleaved rounds, and the shortest seconds of each."""
-    repeats = max(1, int(ROUND_S / max(seconds(first, 2), seconds(second, 2))))
-    pairs = [(seconds(first, repeats), seconds(second, repeats)) for _ in range(ROUNDS)]
-    ratio = math.exp(statistics.median(math.log(a / b) for a, b in pairs))
-    return ratio, min(a for a, _ in pairs), min(b for _, b in pairs)
+def _measure(chosen: argparse.Namespace, results: Results) -> None:
+    threads = chosen.threads or ([1] if chosen.quick else Choice.threads)
+    choice = Choice(chosen.dtype, chosen.precision, threads, chosen.quick)
+    engine = Engine(chosen.budget or (_QUICK_BUDGET_S if chosen.quick else _BUDGET_S))
+    engine.batches = 1 if chosen.quick else engine.batches
+    for name in (table for each in chosen.tables for table in NAMES[each]):
+        results.add(measure_table(name, choice, engine, _say))
+        if chosen.json:
+            results.save(chosen.json)
 
 
-def canary_gflops() -> float:
-    x = torch.randn(512, 512).bfloat16()
-    return 2 * 512**3 / min(seconds(lambda: x @ x, 3) for _ in range(5)) / 1e9
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
-def print_table(dtype: str, precision: str, threads: int) -> None:
+QUICK = Choice(threads=[1], is_quick=True)
+needs_kernels = pytest.mark.skipif(
+    library() is None, reason="the fused kernels were not built: no C++ compiler"
+)
+
+
+def quick_recipes() -> Iterator[Recipe]:
+    """The cells of the quick tables that this process can time."""
+    for table in TABLES.values():
+        if table.is_at_home():
+            yield from table.recipes(QUICK)
+
+
+@pytest.fixture
+def torch_state() -> Iterator[None]:
+    threads, grad = torch.get_num_threads(), torch.is_grad_enabled()
+    torch.set_num_threads(1)
+    yield
     torch.set_num_threads(threads)
-    print(f"{dtype} {precision}, {threads} threads, canary {canary_gflops():.0f} GFLOP/s")
-    logarithms = []
-    for num_heads, seq_len, head_dim in SHAPES:
-        for mask in ("none", "causal"):
-            case = make_case(num_heads, seq_len, head_dim, dtype, mask)
-            ratio, sdpa_s, fused_s = compare(*make_calls(case, precision))
-            pairs = seq_len * (seq_len + 1) / 2 if mask == "causal" else seq_len**2
-            gflop = 4 * num_heads * head_dim * pairs / 1e9
-            logarithms.append(math.log(ratio))
-            print(
-                f"  H{num_heads} S{seq_len} D{head_dim} {mask:6} {ratio:5.2f}x"
-                f"  sdpa {gflop / sdpa_s:5.0f}  fused {gflop / fused_s:5.0f} GFLOP/s",
-                flush=True,
-            )
-    geometric_mean = math.exp(statistics.fmean(logarithms))
-    print(f"  geometric mean {geometric_mean:.2f}x, least {math.exp(min(logarithms)):.2f}x")
+    torch.set_grad_enabled(grad)
 
 
-@pytest.mark.parametrize("which", ["sdpa", "fused"])
-@pytest.mark.parametrize("mask", ["none", "causal"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
-def test_forward(benchmark, shape: tuple[int, int, int], dtype: str, mask: str, which: str) -> None:
-    sdpa, fused = make_calls(make_case(*shape, dtype, mask), "full")
-    output = benchmark(sdpa if which == "sdpa" else fused)
-    assert output.isfinite().all()
+def _id(recipe: Recipe) -> str:
+    return f"{recipe.place.table} {recipe.place.group} {recipe.place.label}"
+
+
+@needs_kernels
+@pytest.mark.usefixtures("torch_state")
+@pytest.mark.parametrize("recipe", quick_recipes(), ids=_id)
+def test_all_calls_of_a_cell(benchmark, recipe: Recipe) -> None:  # type: ignore[no-untyped-def]
+    calls = [runs[0] for runs in recipe.make().values()]
+    results = benchmark.pedantic(lambda: [call() for call in calls], rounds=5, warmup_rounds=1)
+    outputs = [each[0] if isinstance(each, tuple) else each for each in results]
+    assert all(output.isfinite().all() for output in outputs)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1])
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
-    parser.add_argument("--precision", nargs="+", default=["full"])
-    chosen = parser.parse_args()
-    with torch.no_grad():
-        for chosen_dtype in chosen.dtype:
-            for chosen_precision in chosen.precision:
-                for count in chosen.threads:
-                    print_table(chosen_dtype, chosen_precision, count)
+    main()

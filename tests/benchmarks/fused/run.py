@@ -1,0 +1,103 @@
+"""Measures the chosen tables, in a process of their own those that need its environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+
+from tests.benchmarks.fused import errors
+from tests.benchmarks.fused.attention_tables import (
+    AVX2_ALL,
+    AVX2_ATEN,
+    FORWARD,
+    STRIDED,
+    TRAINING,
+)
+from tests.benchmarks.fused.cells import Cell
+from tests.benchmarks.fused.decode_tables import DECODE
+from tests.benchmarks.fused.engine import Engine
+from tests.benchmarks.fused.errors import ErrorLine, error_lines
+from tests.benchmarks.fused.layer_tables import LAYER
+from tests.benchmarks.fused.mask_tables import MASKS, WINDOW
+from tests.benchmarks.fused.plans import Choice, Table
+from tests.benchmarks.fused.tiny_tables import TINY
+
+TABLES = {
+    table.name: table
+    for table in (
+        FORWARD, STRIDED, DECODE, MASKS, WINDOW, TRAINING, LAYER, TINY, AVX2_ATEN, AVX2_ALL
+    )
+}  # fmt: skip
+# What --tables takes, and the tables that it stands for.
+NAMES = {
+    **{name: (name,) for name in TABLES},
+    "avx2": (AVX2_ATEN.name, AVX2_ALL.name),
+    errors.NAME: (errors.NAME,),
+}
+DEFAULT_NAMES = (*(name for name in TABLES if not TABLES[name].environment), "avx2", errors.NAME)
+
+
+@dataclass
+class Results:
+    """What was measured."""
+
+    cells: list[Cell] = field(default_factory=list)
+    errors: list[ErrorLine] = field(default_factory=list)
+
+    def add(self, other: Results) -> None:
+        self.cells += other.cells
+        self.errors += other.errors
+
+    def save(self, path: Path) -> None:
+        """As JSON; ``load`` is its inverse."""
+        path.write_text(json.dumps(asdict(self), indent=1))
+
+    @classmethod
+    def load(cls, path: Path) -> Results:
+        stored = json.loads(path.read_text())
+        cells = [Cell(**cell) for cell in stored["cells"]]
+        return cls(cells, [ErrorLine(**line) for line in stored["errors"]])
+
+
+def measure_table(
+    name: str, choice: Choice, engine: Engine, progress: Callable[[str], None]
+) -> Results:
+    """All cells of one table, or the lines of errors."""
+    if name == errors.NAME:
+        progress(errors.TITLE)
+        return Results(errors=list(error_lines(choice)))
+    table = TABLES[name]
+    if not table.is_at_home():
+        return _in_a_process_of_its_own(table, choice, engine.budget_s)
+    results = Results()
+    for recipe in table.recipes(choice):
+        place = recipe.place
+        progress(f"{place.table} {place.group} {place.label} threads={place.threads}")
+        results.cells.append(engine.measure(place, recipe.make(), recipe.scale))
+    torch.set_grad_enabled(True)
+    return results
+
+
+def _in_a_process_of_its_own(table: Table, choice: Choice, budget_s: float) -> Results:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cells.json"
+        options: Sequence[str] = (
+            *("--tables", table.name, "--threads", *map(str, choice.threads)),
+            *("--budget", str(budget_s), "--json", str(path)),
+            *(["--quick"] if choice.is_quick else []),
+        )
+        subprocess.run(
+            [sys.executable, "-m", "tests.benchmarks.test_fused", *options],
+            env=os.environ | table.environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        return Results.load(path)
