@@ -113,7 +113,7 @@ def _id(recipe: Recipe) -> str:
 
 @needs_kernels
 @pytest.mark.usefixtures("torch_state")
-@pytest.mark.parametrize("recipe", quick_recipes(), ids=_id)
+@pytest.mark.parametrize("recipe", list(quick_recipes()), ids=_id)
 def test_all_calls_of_a_cell(benchmark, recipe: Recipe) -> None:  # type: ignore[no-untyped-def]
     calls = [runs[0] for runs in recipe.make().values()]
     results = benchmark.pedantic(lambda: [call() for call in calls], rounds=5, warmup_rounds=1)
