@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from implementations.fused.native import Path
 from implementations.fused.plan import Geometry, MaskParts, Plan, Sizes
@@ -16,7 +17,7 @@ from implementations.fused.plan import Geometry, MaskParts, Plan, Sizes
 
 def forward(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Output ``[B, H, L, D]`` and log-sum-exp ``[B, H, L]`` (float32)."""
-    out = plan.new_output(q.dtype)
+    out = plan.new_output()
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     plan.forward(q, k, v, out, lse)
     return out, lse
@@ -43,6 +44,7 @@ class FusedFunction(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[None, Tensor, Tensor, Tensor]:
         q, k, v, out, lse = ctx.saved_tensors
         return None, *backward(ctx.plan, (q, k, v), out, lse, grad_out)
@@ -54,47 +56,35 @@ def differentiable(plan: Plan, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return out
 
 
-@torch.library.custom_op("mha_bench::fused_attention", mutates_args=(), device_types="cpu")
-def fused_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    key_padding: Tensor | None,
-    keep: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    geometry: list[int],
-    path: int,
-    products: int,
-) -> tuple[Tensor, Tensor]:
-    """The same as one opaque operator, which is what torch.compile sees.
-
-    Args:
-        geometry: Offset, before and after of ``Geometry``.
-    """
-    plan = _plan(q, k, v, key_padding, keep, bias, scale, geometry, path, products)
-    return forward(plan, q, k, v)
+# A plan as an operator's arguments; geometry is offset, before and after of ``Geometry``.
+_OPERANDS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? key_padding, Tensor? keep, Tensor? bias, "
+    "float scale, int[] geometry, int path, int products"
+)
 
 
-@torch.library.custom_op("mha_bench::fused_attention_backward", mutates_args=(), device_types="cpu")
+@torch.library.custom_op(
+    "mha_bench::fused_attention",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"({_OPERANDS}) -> (Tensor, Tensor)",
+)
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    """The same as one opaque operator, which is what torch.compile sees."""
+    return forward(_plan(q, k, v, *rest), q, k, v)
+
+
+@torch.library.custom_op(
+    "mha_bench::fused_attention_backward",
+    mutates_args=(),
+    device_types="cpu",
+    schema=f"(Tensor out, Tensor lse, Tensor grad_out, {_OPERANDS}) -> (Tensor, Tensor, Tensor)",
+)
 def fused_attention_backward(
-    grad_out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor,
-    lse: Tensor,
-    key_padding: Tensor | None,
-    keep: Tensor | None,
-    bias: Tensor | None,
-    scale: float,
-    geometry: list[int],
-    path: int,
-    products: int,
+    out: Tensor, lse: Tensor, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of q, k and v."""
-    plan = _plan(q, k, v, key_padding, keep, bias, scale, geometry, path, products)
-    return backward(plan, (q, k, v), out, lse, grad_out)
+    return backward(_plan(q, k, v, *rest), (q, k, v), out, lse, grad_out)
 
 
 def _plan(
@@ -114,24 +104,31 @@ def _plan(
 
 
 @fused_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     shape = q.shape[:3]
     return q.new_empty((*shape, v.shape[3])), q.new_empty(shape, dtype=torch.float32)
 
 
 @fused_attention_backward.register_fake
-def _(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, ...]:
+def _(
+    out: Tensor, lse: Tensor, grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, *rest: Any
+) -> tuple[Tensor, ...]:
     return q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
 
 
+_NUM_TENSORS = 6  # the first of ``_OPERANDS``
+
+
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    q, k, v, *ctx.others = inputs
-    ctx.save_for_backward(q, k, v, *output)
+    ctx.numbers = inputs[_NUM_TENSORS:]
+    ctx.save_for_backward(*inputs[:_NUM_TENSORS], *output)
 
 
 def _backward(ctx: Any, grad_out: Tensor, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
-    grads = fused_attention_backward(grad_out, *ctx.saved_tensors, *ctx.others)
-    return (*grads, *(None for _ in ctx.others))
+    *operands, out, lse = ctx.saved_tensors
+    grads = fused_attention_backward(out, lse, grad_out, *operands, *ctx.numbers)
+    without_gradient = len(operands) - len(grads) + len(ctx.numbers)
+    return (*grads, *(None,) * without_gradient)
 
 
 fused_attention.register_autograd(_backward, setup_context=_setup_context)

@@ -90,7 +90,7 @@ class Fused(AttentionImplementation):
                 return attend_as_operator(plan, q, k, v)
             if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
                 return differentiable(plan, q, k, v)
-            out = plan.new_output(q.dtype)
+            out = plan.new_output()
             plan.forward(q, k, v, out, None)
             return out
 

@@ -105,16 +105,18 @@ class Plan:
         self._problem = bytes(problem)
         native = library()
         assert native is not None
-        self._run, self._scratch_bytes = native.run, native.scratch_bytes
-        self._scratch_sizes: dict[tuple[Pass, int], int] = {}
+        self._run = native.run
+        self._forward_scratch = _Scratch(Pass.FORWARD, self._problem)
+        self._backward_scratch = _Scratch(Pass.BACKWARD, self._problem)
+        outer, inner = sizes.num_heads, sizes.seq_len
+        if heads_inside:
+            outer, inner = inner, outer
+        self._output_like = _like((sizes.batch_size, outer, inner, sizes.v_dim), dtype)
 
-    def new_output(self, dtype: torch.dtype) -> Tensor:
+    def new_output(self) -> Tensor:
         """``[B, H, L, DV]``, not yet written."""
-        s = self.sizes
-        if self.heads_inside:
-            inside = torch.empty((s.batch_size, s.seq_len, s.num_heads, s.v_dim), dtype=dtype)
-            return inside.transpose(1, 2)
-        return torch.empty((s.batch_size, s.num_heads, s.seq_len, s.v_dim), dtype=dtype)
+        output = torch.empty_like(self._output_like, memory_format=torch.contiguous_format)
+        return output.transpose(1, 2) if self.heads_inside else output
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor | None) -> None:
         """Attention of q, k, v into ``out`` ``[B, H, L, DV]``, any strides.
@@ -123,7 +125,25 @@ class Plan:
             lse: ``[B, H, L]`` float32, contiguous: gets the natural logarithm of each row's sum of
                 exponentials.
         """
-        if not self._call(Pass.FORWARD, lse, q, k, v, out):
+        threads = torch.get_num_threads()
+        scratch = self._forward_scratch.new(threads)
+        # Spelt out: loops over the tensors would be a tenth of a tiny call.
+        is_done = self._run(
+            Pass.FORWARD,
+            self._problem,
+            threads,
+            scratch.data_ptr(),
+            0 if lse is None else lse.data_ptr(),
+            q.data_ptr(),
+            q.stride(),
+            k.data_ptr(),
+            k.stride(),
+            v.data_ptr(),
+            v.stride(),
+            out.data_ptr(),
+            out.stride(),
+        )
+        if not is_done:
             self._for_any_value.forward(q, k, v, out, lse)
 
     def backward(
@@ -135,26 +155,41 @@ class Plan:
         grads: tuple[Tensor, Tensor, Tensor],
     ) -> None:
         """Gradients of q, k, v into ``grads``, from what ``forward`` gave."""
-        self._call(Pass.BACKWARD, lse, *inputs, out, grad_out, *grads)
-
-    def _call(self, which: Pass, lse: Tensor | None, *tensors: Tensor) -> bool:
         threads = torch.get_num_threads()
-        size = self._scratch_sizes.get((which, threads))
-        if size is None:
-            size = self._scratch_bytes(which, self._problem, threads)
-            self._scratch_sizes[which, threads] = size
-        scratch = torch.empty(size, dtype=torch.uint8)
-        lse_address = 0 if lse is None else lse.data_ptr()
-        places = [part for x in tensors for part in (x.data_ptr(), x.stride())]
-        done: bool = self._run(
-            which, self._problem, threads, scratch.data_ptr(), lse_address, *places
+        scratch = self._backward_scratch.new(threads)
+        tensors = (*inputs, out, grad_out, *grads)
+        places = (part for x in tensors for part in (x.data_ptr(), x.stride()))
+        self._run(
+            Pass.BACKWARD, self._problem, threads, scratch.data_ptr(), lse.data_ptr(), *places
         )
-        return done
 
     @cached_property
     def _for_any_value(self) -> Plan:
         """The same problem on vectors: tiles can't hold infinities and subnormal numbers."""
         return self._remake()
+
+
+class _Scratch:
+    """Scratch memory of a pass, from torch's allocator, so that measurements of memory see it."""
+
+    def __init__(self, which: Pass, problem: bytes) -> None:
+        self._which, self._problem = which, problem
+        self._like: dict[int, Tensor] = {}
+
+    def new(self, threads: int) -> Tensor:
+        """Bytes for one call."""
+        like = self._like.get(threads)
+        if like is None:
+            native = library()
+            assert native is not None
+            size = native.scratch_bytes(self._which, self._problem, threads)
+            like = self._like[threads] = _like((size,), torch.uint8)
+        return torch.empty_like(like, memory_format=torch.contiguous_format)
+
+
+def _like(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """One element in this shape, for ``empty_like``, which takes half the time of ``empty``."""
+    return torch.empty((), dtype=dtype).expand(shape)
 
 
 def _padding_field(padding: Tensor | None) -> TensorField:

@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from harness.attention import AttentionConfig, Case, Mask, Mode
 from harness.inputs.sets import make_inputs
@@ -126,10 +127,45 @@ def test_the_operator_passes_torchs_own_checks() -> None:
 
 
 @needs_kernels
-def test_torch_compile_sees_one_operator_without_a_graph_break() -> None:
+@pytest.mark.parametrize("mask", ["causal", "padding:0.5", "keep:random", "bias:random"])
+def test_torch_compile_sees_one_graph_whose_results_and_gradients_are_those_of_eager(
+    mask: str,
+) -> None:
+    case = make_case(seq_len=9, mask=mask)
+    drawn = make_inputs(case)
+    attend = Fused(path="portable").make_attend(case, drawn.masks)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(attend, backend=counter, fullgraph=True)
+    found = []
+    for function in (attend, compiled):
+        leaves = [x.detach().requires_grad_() for x in (drawn.q, drawn.k, drawn.v)]
+        output = function(*leaves)
+        found.append((output, *torch.autograd.grad(output, leaves, drawn.grad_output)))
+    for eager, ours in zip(*found, strict=True):
+        assert torch.equal(ours, eager)
+    assert counter.frame_count == 1
+    (node,) = (n for n in counter.graphs[0].graph.nodes if n.op == "call_function" and
+               "fused_attention" in str(n.target))  # fmt: skip
+    assert str(node.target) == "mha_bench.fused_attention.default"
+
+
+@needs_kernels
+def test_torch_compile_sees_one_operator_without_gradients() -> None:
     case = make_case(seq_len=9, mask="causal")
     drawn = make_inputs(case)
     attend = Fused(path="portable").make_attend(case, drawn.masks)
     compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
-    eager = attend(drawn.q, drawn.k, drawn.v)
-    assert torch.equal(compiled(drawn.q, drawn.k, drawn.v), eager)
+    with torch.no_grad():
+        eager = attend(drawn.q, drawn.k, drawn.v)
+        assert torch.equal(compiled(drawn.q, drawn.k, drawn.v), eager)
+
+
+@needs_kernels
+def test_a_second_derivative_is_refused() -> None:
+    case = make_case(seq_len=5)
+    drawn = make_inputs(case)
+    leaves = [x.detach().requires_grad_() for x in (drawn.q, drawn.k, drawn.v)]
+    output = Fused(path="portable").make_attend(case, drawn.masks)(*leaves)
+    (first, *_) = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()
