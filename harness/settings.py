@@ -29,7 +29,8 @@ class MeasureSettings:
     Args:
         passes: Fresh processes per case.
         budget_s: Seconds of timed rounds per case and pass.
-        precision: Wanted half-width of the ratio's 95 % interval, as a fraction.
+        precision: Wanted half-width of the ratio's 95 % interval, as a fraction; at 0 only the
+            number of rounds or the budget ends them.
         margin: Smallest difference that matters to the user, as a fraction.
         call_timeout_s: An implementation that is in hand for longer than this, without a call
             ending, is ended as ``timeout``.

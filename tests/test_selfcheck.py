@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from harness import selfcheck
+from harness.measuring.guards import RoundGuard
 from harness.selfcheck import cheats, demonstration, memory_check, simulated, timing
 from harness.selfcheck.outcome import Effort
 
-FEW = Effort(comparisons=20, simulations=200, loaded_comparisons=4)
+FEW = Effort(comparisons=20, slowdowns=10, simulations=200, loaded_comparisons=4)
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +71,27 @@ def test_an_injected_slowdown_of_half_is_seen_and_measured():
     comparison = timing.compare_once(0.5, seed=1)
     assert comparison.rejects_equality
     assert math.exp(comparison.centre) == pytest.approx(1.5, abs=0.1)
+
+
+def compared(centre, spread=0.001, rounds=20):
+    """A comparison as if measured: its rounds lie around ``centre``."""
+    differences = np.random.default_rng(0).normal(centre, spread, rounds)
+    return timing.Comparison(differences, RoundGuard(), measured_s=0.1)
+
+
+@pytest.mark.parametrize(
+    ("centre", "passed"), [(0.02, True), (0.0, False), (-0.02, False)], ids=["seen", "un", "wrong"]
+)
+def test_the_power_at_two_percent_can_fail(monkeypatch, centre, passed):
+    monkeypatch.setattr(timing, "compare_once", lambda *args: compared(centre))
+    assert timing._power_at_two_percent(FEW).passed is passed
+
+
+@pytest.mark.parametrize(("error", "passed"), [(0.001, True), (0.02, False)])
+def test_a_biased_ratio_is_noticed(monkeypatch, error, passed):
+    slower = lambda slowdown, seed: compared(math.log1p(slowdown + error), 0.01)  # noqa: E731
+    monkeypatch.setattr(timing, "compare_once", slower)
+    assert all(o.passed is passed for o in timing._accuracy(FEW))
 
 
 def test_equal_functions_are_hardly_ever_called_different():

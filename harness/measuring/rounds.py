@@ -224,7 +224,7 @@ def _stop_reason(
     if rounds >= settings.max_rounds:
         return "rounds"
     looks = (MIN_ROUNDS, 10, *LOOKS) if base.call_s > _SLOW_CALL_S else LOOKS
-    if rounds in looks:
+    if rounds in looks and settings.precision > 0:
         rivals = [name for name in timings if name not in (baseline, shadow)] or [shadow]
         reason = _reason_at_look(timings, base, rivals, settings)
         if reason:

@@ -54,7 +54,7 @@ TESTS: dict[str, Callable[[Array, Array], bool]] = {
 
 def check_demonstration(effort: Effort) -> list[Outcome]:
     """False verdicts of the usual tests and of the paired rounds, on this machine."""
-    num = max(40, effort.comparisons // 2)
+    num = max(40, effort.comparisons // 4)
     called = dict.fromkeys(TESTS, 0)
     paired = 0
     for seed in range(num):

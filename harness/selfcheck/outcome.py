@@ -28,17 +28,19 @@ class Effort:
     """How much a self-check does.
 
     Args:
-        comparisons: A/A comparisons and injected slowdowns.
+        comparisons: A/A comparisons; a tenth as many of each injected slowdown.
+        slowdowns: Injected slowdowns of 2 %, for the power.
         simulations: Simulated comparisons per kind of noise.
         loaded_comparisons: Comparisons while other processes load all cores.
     """
 
     comparisons: int
+    slowdowns: int
     simulations: int
     loaded_comparisons: int
 
 
-QUICK = Effort(comparisons=200, simulations=400, loaded_comparisons=40)
-FULL = Effort(comparisons=400, simulations=4000, loaded_comparisons=400)
+QUICK = Effort(comparisons=200, slowdowns=40, simulations=400, loaded_comparisons=40)
+FULL = Effort(comparisons=400, slowdowns=100, simulations=4000, loaded_comparisons=400)
 
 Check = Callable[[Effort], list[Outcome]]

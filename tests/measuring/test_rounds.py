@@ -95,6 +95,13 @@ def test_undecided_rounds_go_on_to_the_last_look():
     assert len(result.timings["b"].times_s) == rounds.LOOKS[-1]
 
 
+def test_a_precision_of_zero_leaves_the_end_to_the_number_of_rounds():
+    settings = MeasureSettings(budget_s=60.0, precision=0.0, margin=10.0, max_rounds=25)
+    _, result = race({"base": steady(1e-3), "b": steady(1e-3), "shadow": steady(1e-3)}, settings)
+    assert result.stop_reason == "rounds"
+    assert len(result.timings["b"].times_s) == 25
+
+
 def test_a_spent_budget_still_gives_the_fewest_rounds_that_hold_an_interval(monkeypatch):
     now = itertools.count(step=0.5)
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: float(next(now)))
