@@ -155,7 +155,7 @@ def _se_of_median(sd: float, num_processes: int) -> float:
 def interval(effect: Effect, alpha: float = ALPHA) -> Interval:
     """Interval of an effect at confidence ``1 - alpha``."""
     if len(effect.medians) == 1:
-        return order_statistic_interval(effect.differences, _shrunk(alpha, effect.inflation))
+        return _rounds_interval(effect.differences, effect.inflation, alpha)
     inner = normal_quantile(1 - alpha / 2) * effect.inner_se
     between = t_quantile(1 - alpha / 2, len(effect.medians) - 1) * _between_se(effect)
     half_width = max(inner, between)
@@ -165,7 +165,7 @@ def interval(effect: Effect, alpha: float = ALPHA) -> Interval:
 def p_value(effect: Effect, null: float = 0.0) -> float:
     """Two-sided p-value of the effect being ``null``."""
     if len(effect.medians) == 1:
-        return _grown(_rounds_p_value(effect.differences, null), effect.inflation)
+        return _widened_p_value(effect.differences, effect.inflation, null)
     distance = abs(effect.centre - null)
     if distance == 0 or math.isinf(effect.inner_se):
         return 1.0
@@ -202,6 +202,34 @@ def _rounds_p_value(d: Array, null: float) -> float:
 
 def _between_se(effect: Effect) -> float:
     return _se_of_median(effect.between_sd, len(effect.medians))
+
+
+def _rounds_interval(d: Array, inflation: float, alpha: float) -> Interval:
+    """Interval of the median of one process's rounds, widened by their dependence.
+
+    A smaller alpha reaches further out among the rounds. Where the rounds end before that, they are
+    dilated instead, and the interval then holds all of them: a few rounds whose signs happen to
+    come in a row lose precision, not every bound.
+    """
+    shown = order_statistic_interval(d, _shrunk(alpha, inflation))
+    if inflation <= 1.0 or math.isfinite(shown.half_width):
+        return shown
+    wide = order_statistic_interval(_dilated(d, inflation), alpha)
+    return Interval(min(wide.low, float(d[0])), max(wide.high, float(d[-1])))
+
+
+def _widened_p_value(d: Array, inflation: float, null: float) -> float:
+    """Inverse of ``_rounds_interval``; ``d`` is sorted."""
+    p = _grown(_rounds_p_value(d, null), inflation)
+    if inflation <= 1.0 or d[0] <= null <= d[-1]:
+        return p
+    return min(p, _rounds_p_value(_dilated(d, inflation), null))
+
+
+def _dilated(d: Array, inflation: float) -> Array:
+    """The rounds spread about their median as far as independent ones of that variance would be."""
+    centre = float(np.median(d))
+    return centre + math.sqrt(inflation) * (d - centre)
 
 
 def _shrunk(alpha: float, inflation: float) -> float:

@@ -51,6 +51,16 @@ MUTANTS = {
         "half_width = max(inner, between)",
         "half_width = min(inner, between)",
     ),
+    "dilated by the variance, not its root": (
+        "intervals",
+        "centre + math.sqrt(inflation) * (d - centre)",
+        "centre + inflation * (d - centre)",
+    ),
+    "dilated about nothing": (
+        "intervals",
+        "centre + math.sqrt(inflation) * (d - centre)",
+        "math.sqrt(inflation) * d",
+    ),
     "Holm without its factor": (
         "verdicts",
         "(len(p_values) - rank) * p_values[i]",
@@ -117,6 +127,11 @@ def checks(quantiles: Any, intervals: Any, verdicts: Any) -> None:
     assert intervals.interval(effect, 0.05).half_width == pytest.approx(half)
     same = intervals.effect_of([d / 1000] * 3)
     assert intervals.interval(same, 0.05).half_width > 0
+    row = intervals.effect_of([np.linspace(1.0, 2.0, 6)])
+    reach = math.sqrt(row.inflation) / 2
+    shown = intervals.interval(row)
+    assert (shown.low, shown.high) == pytest.approx((1.5 - reach, 1.5 + reach))
+    assert intervals.p_value(row, 1.5 + 1.01 * reach) <= 2 / 2**6
     assert verdicts.holm([0.01, 0.04]) == pytest.approx([0.02, 0.04])
     assert verdicts.benjamini_hochberg([0.01, 0.03]) == pytest.approx([0.02, 0.03])
     near = intervals.effect_of([shuffled(0.02, 0.04)])

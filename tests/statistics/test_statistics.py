@@ -85,7 +85,7 @@ def miss_rate(draw: noise.Draw, n: int) -> float:
     return float(np.mean([not interval(e).contains(0.0) for e in effects]))
 
 
-@pytest.mark.parametrize("n", [20, 45, 150])
+@pytest.mark.parametrize("n", [6, 8, 13, 20, 45, 150])
 @pytest.mark.parametrize("name", noise.INDEPENDENT)
 def test_the_interval_misses_the_median_of_independent_rounds_in_at_most_7_percent(
     name: str, n: int
@@ -93,7 +93,7 @@ def test_the_interval_misses_the_median_of_independent_rounds_in_at_most_7_perce
     assert miss_rate(noise.INDEPENDENT[name], n) <= 0.07
 
 
-@pytest.mark.parametrize("n", [30, 68, 150])
+@pytest.mark.parametrize("n", [8, 13, 30, 68, 150])
 @pytest.mark.parametrize("name", noise.MILDLY_DEPENDENT)
 def test_the_interval_misses_the_median_of_mildly_dependent_rounds_in_at_most_10_percent(
     name: str, n: int
@@ -218,6 +218,26 @@ def test_dependent_rounds_get_a_wider_interval_and_a_larger_p_value() -> None:
     assert dependent.inflation > 1.5
     assert interval(dependent).half_width > interval(shuffled).half_width
     assert p_value(dependent) > p_value(shuffled)
+
+
+@pytest.mark.parametrize("n", [6, 8, 12])
+def test_a_few_rounds_whose_signs_come_in_a_row_keep_a_bound(n: int) -> None:
+    """Chance orders six of them so in every third case: a 2x lead must survive that."""
+    d = np.sort(np.log(2) + noise.normal(np.random.default_rng(21), n))
+    effect = effect_of([d])
+    shown = interval(effect)
+    assert effect.inflation > 1.5
+    assert shown.low < d[0]
+    assert shown.high > d[-1]
+    assert 0.6 < shown.low < shown.high < 0.8
+    assert p_value(effect) <= 0.05 < p_value(effect, d[-1])
+
+
+def test_intervals_of_a_few_rounds_in_a_row_are_nested() -> None:
+    effect = effect_of([np.sort(noise.normal(np.random.default_rng(22), 12))])
+    found = [interval(effect, alpha) for alpha in (0.3, 0.1, 0.05, 0.02, 0.01)]
+    assert [i.low for i in found] == sorted((i.low for i in found), reverse=True)
+    assert [i.high for i in found] == sorted(i.high for i in found)
 
 
 def test_an_effect_needs_at_least_one_round() -> None:
