@@ -56,6 +56,8 @@ class Decision:
     Args:
         best: Implementations that can't be told from the best fixed choice, the cheapest first.
         cells: One line per cell: axes, weight, and the best set under the constraints.
+        open_cases: Cells without an interval for some ratio: the costs below leave them out, so
+            that each is a mean over the same cells. Empty where no cell has all intervals.
         fixed: Regret of each fixed choice, those that cover most first.
         rule: The best two-way rule, where it beats every fixed choice.
         crossovers: Where the choice flips along the length.
@@ -65,6 +67,7 @@ class Decision:
 
     best: tuple[str, ...]
     cells: pd.DataFrame
+    open_cases: tuple[str, ...]
     fixed: tuple[Regret, ...]
     rule: Regret | None
     crossovers: tuple[Crossover, ...]
@@ -97,11 +100,12 @@ def decide(
     weights = weigh(cells.drop_duplicates("case_key"), workload)
     kept = _kept_rows(chosen, allowed)
     pairs = pairs_by_case(kept)
-    measured = _cells(cells, allowed, pairs, weights, rule_axis)
+    measured, left_open = _decided(_cells(cells, allowed, pairs, weights, rule_axis))
     fixed, control = fixed_choices(measured), control_of_run(rows)
     return Decision(
         best=_best_of(fixed, margin),
         cells=_cell_table(cells, winners(kept, margin, control=control), weights),
+        open_cases=left_open,
         fixed=tuple(fixed),
         rule=best_rule(measured, rule_axis),
         crossovers=tuple(crossovers(kept, margin=control.margin(margin))),
@@ -197,6 +201,18 @@ def _cells(
             paired = _paired_times(pairs[case], seconds)
             found.append(cell_of(pairs[case], weight, paired, position))
     return found
+
+
+def _decided(cells: Sequence[Cell]) -> tuple[Sequence[Cell], tuple[str, ...]]:
+    """Cells whose ratios all have an interval, and the keys of the others.
+
+    One cell of too few rounds would leave every weighted sum without a bound. Where no cell has
+    all intervals, all of them stay: there is nothing better to go by.
+    """
+    decided = [cell for cell in cells if cell.is_bounded]
+    if not decided:
+        return cells, ()
+    return decided, tuple(cell.key for cell in cells if not cell.is_bounded)
 
 
 def _paired_times(pairs: CasePairs, seconds: Mapping[str, float]) -> dict[str, float]:

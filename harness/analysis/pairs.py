@@ -68,6 +68,11 @@ class CasePairs:
             if implementation in times and reference in times
         ]
 
+    def log_minima(self, implementation: str) -> list[Array]:
+        """Logs of the rounds' minima ``[round]`` of each process that measured it."""
+        measured = (p[implementation] for p in self.by_process.values() if implementation in p)
+        return [np.log([min(calls) for calls in times]) for times in measured if times]
+
     def effect(self, implementation: str, reference: str, mode_floor: float) -> Effect | None:
         """Log ratio of the two; None where no process measured both."""
         differences = [d for d in self.differences(implementation, reference) if len(d)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.analysis.pairs import CasePairs
-from harness.statistics.intervals import ALPHA, standard_error
+from harness.statistics.intervals import ALPHA, standard_error, unpaired_effect
 from harness.statistics.quantiles import normal_quantile
 
 _Z = normal_quantile(1 - ALPHA / 2)
@@ -34,6 +34,11 @@ class Cell:
     @property
     def best_s(self) -> float:
         return min(self.times_s.values())
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the rounds bound every ratio."""
+        return all(map(math.isfinite, self.log_se.values()))
 
 
 @dataclass(frozen=True)
@@ -75,15 +80,19 @@ def cell_of(
 
 
 def _log_se(pairs: CasePairs, name: str, best: str) -> float:
+    """From paired rounds; of processes that share none, from the rounds of each."""
     effect = pairs.effect(name, best, mode_floor=0.0)
-    return standard_error(effect) if effect is not None else 0.0
+    if effect is not None:
+        return standard_error(effect)
+    one, other = pairs.log_minima(best), pairs.log_minima(name)
+    return unpaired_effect(one, other).se if one and other else math.inf
 
 
 def _possible_lead(pairs: CasePairs, best: str, other: str) -> float:
     """By how much another one may truly be ahead, in the measure of standard errors."""
     effect = pairs.effect(best, other, mode_floor=0.0)
     if effect is None:
-        return 0.0
+        return _log_se(pairs, other, best)
     return max(0.0, effect.centre / _Z + standard_error(effect))
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.analysis.decide import Decision
 from harness.analysis.predict import Prediction
 from harness.report import numbers
-from harness.report.answer import Sentence, answer, crossover_range, line_text, readable_policy
+from harness.report.answer import answer
 from harness.report.content import Content
+from harness.report.phrases import (
+    Sentence,
+    crossover_range,
+    line_text,
+    readable_policy,
+    regret_range,
+)
 from harness.report.tables import AXIS_LABELS, Field, Table, axis_text, best_text
 
 
@@ -41,12 +49,14 @@ def regret_table(decision: Decision) -> Table:
         (
             Field(readable_policy(r.policy), "best" if r.policy in decision.best else ""),
             Field(numbers.percent(r.regret)),
-            Field(f"[{numbers.percent(r.low)}, {numbers.percent(r.high)}]"),
+            Field(regret_range(r)),
             Field(str(r.num_cells)),
         )
         for r in policies
     ]
     note = "Time lost against taking the fastest of each case, over the cases that a choice covers."
+    if decision.open_cases:
+        note += f" Without {numbers.count(len(decision.open_cases), 'case')} of too few rounds."
     columns = ("choice", "time lost", "95 % interval", "cases")
     return Table("What each choice costs", columns, tuple(lines), note, num_labels=1)
 
@@ -123,7 +133,7 @@ def decision_record(decision: Decision) -> Mapping[str, Any]:
                 "policy": r.policy,
                 "time_lost": r.regret,
                 "low": r.low,
-                "high": r.high,
+                "high": r.high if math.isfinite(r.high) else None,
                 "cases": sorted(r.choices),
             }
             for r in (*decision.fixed, *([decision.rule] if decision.rule else []))
@@ -141,5 +151,6 @@ def decision_record(decision: Decision) -> Mapping[str, Any]:
             }
             for c in decision.crossovers
         ],
+        "open": sorted(decision.open_cases),
         "uncovered": decision.uncovered,
     }

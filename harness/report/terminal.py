@@ -16,13 +16,14 @@ from harness.analysis.decide import Constraints, Decision, decide
 from harness.analysis.gate import breaches_between, breaches_within, check_fail_on
 from harness.analysis.predict import Prediction, predict
 from harness.analysis.workload import Demand
-from harness.report.answer import answer
+from harness.report.answer import main_sentences
 from harness.report.between import between_table, comparison_of, sentences
 from harness.report.comparisons import comparison_table
 from harness.report.content import Content, content_of, header_lines
 from harness.report.decision import decision_sentences, decision_tables, prediction_table
 from harness.report.gaps import failure_table, left_out_table
 from harness.report.matrices import time_table
+from harness.report.phrases import Sentence
 from harness.report.tables import (
     Field,
     Table,
@@ -41,7 +42,7 @@ def render_terminal(run: Path, console: Console) -> None:
     print_header(content, console)
     decision = content.decision
     console.print()
-    console.print(Text(answer(content, decision)[0].text, style="bold"))
+    _print_sentences(main_sentences(content, decision), console)
     print_table(choice_table(content), console)
     print_table(time_table(content), console)
     for table in (failure_table(content), left_out_table(content)):
@@ -54,6 +55,12 @@ def print_header(content: Content, console: Console) -> None:
         style = "bold red" if line.startswith("UNTRUSTED") else ""
         console.print(Text(line, style=style))
     console.print(Text(f"All cases: {fixed_axes(content)}", style="dim"))
+
+
+def _print_sentences(found: Sequence[Sentence], console: Console) -> None:
+    """The first one is the answer and stands out."""
+    for position, sentence in enumerate(found):
+        console.print(Text(sentence.text, style="bold" if position == 0 else ""))
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -194,8 +201,7 @@ def render_decision(
     decision = decide(content.rows, constraints, workload, content.wanted_margin)
     print_header(content, console)
     console.print()
-    for position, sentence in enumerate(decision_sentences(content, decision)):
-        console.print(Text(sentence.text, style="bold" if position == 0 else ""))
+    _print_sentences(decision_sentences(content, decision), console)
     for table in decision_tables(content, decision):
         print_table(table, console)
     return decision

@@ -7,9 +7,9 @@ from harness.analysis.break_even import break_even
 from harness.analysis.pareto import pareto
 from harness.analysis.scaling import scaling
 from harness.report import numbers
-from harness.report.answer import line_text
 from harness.report.content import Content
 from harness.report.matrices import measured_implementations
+from harness.report.phrases import line_text
 from harness.report.tables import Field, Table
 
 

@@ -60,7 +60,7 @@ def test_cases_without_the_baseline_still_have_their_best(run: Path) -> None:
 
 def test_a_decision_is_plain_json_too(content: Content) -> None:
     record = json.loads(json.dumps(decision_record(decide(content.rows))))
-    assert set(record) == {"best", "choices", "crossovers", "uncovered"}
+    assert set(record) == {"best", "choices", "crossovers", "open", "uncovered"}
     known = set(content.cells["case_key"])
     assert all(set(choice["cases"]) <= known for choice in record["choices"])
     assert all(set(flip["cases"]) <= known for flip in record["crossovers"])
