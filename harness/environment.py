@@ -62,7 +62,8 @@ def describe() -> dict[str, Any]:
         "packages": {name: _version(name) for name in _PACKAGES},
         "torch_cuda": torch.version.cuda,
         "torch_cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "torch_build": torch.__config__.show().splitlines(),
+        "torch_commit": torch.version.git_version,
+        "torch_build": _libraries_of_torch(),
         "system": platform.system(),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
@@ -80,6 +81,12 @@ def describe() -> dict[str, Any]:
         "state": _state(),
         "commit": _commit(),
     }
+
+
+def _libraries_of_torch() -> list[str]:
+    """The libraries that torch was built with; not its compiler flags, which the commit fixes."""
+    lines = (line.strip(" -") for line in torch.__config__.show().splitlines()[1:])
+    return [line for line in lines if not line.startswith("Build settings")]
 
 
 def _cpu() -> dict[str, Any]:

@@ -127,6 +127,7 @@ def test_a_resumed_run_measures_what_is_missing_only(tmp_path):
     assert before == {p: r.samples for r in read_rows(run) if (p := r.pair) in before}
 
 
+# C55
 def test_peak_memory_is_what_the_call_takes(tmp_path):
     row = sweep(tmp_path, [fake("AllocatesBytes", mib=64)])["AllocatesBytes", 33, 0]
     assert row.peak_alloc_bytes == pytest.approx(64 * 2**20, rel=0.1)
@@ -134,6 +135,7 @@ def test_peak_memory_is_what_the_call_takes(tmp_path):
     assert "allocator_events" in row.memory_method
 
 
+# C53, C54
 @pytest.mark.parametrize("order", [(200, 100), (100, 200)])
 def test_a_peak_does_not_remember_the_implementation_before_it(tmp_path, order):
     specs = [
@@ -148,6 +150,7 @@ def test_a_peak_does_not_remember_the_implementation_before_it(tmp_path, order):
         )
 
 
+# C50
 def test_the_first_call_has_its_own_column(tmp_path):
     row = sweep(tmp_path, [fake("FirstCallsSlow", calls=1, factor=20.0, seconds=0.002)])[
         "FirstCallsSlow", 33, 0
@@ -156,6 +159,7 @@ def test_the_first_call_has_its_own_column(tmp_path):
     assert min(min(burst) for burst in row.samples.times_s) < 0.02
 
 
+# C60
 def test_every_implementation_sees_the_threads_of_the_case(tmp_path):
     rows = sweep(tmp_path, [fake("ChangesThreads"), fake("ReportsThreads")], [a_case(threads=2)])
     assert rows["ReportsThreads", 33, 0].kernel == "threads=2"

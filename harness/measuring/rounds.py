@@ -58,7 +58,9 @@ class Timing:
 
     Args:
         call_s: Estimate of one call, from the warm-up.
+        warmup_s: Time spent warming up.
         is_steady: Whether the warm-up ended in a steady state.
+        bursts_s: Time spent in bursts so far, priming and dropped rounds included.
         last_on_first_set: Result of the last timed call on the first input set.
     """
 
@@ -66,6 +68,7 @@ class Timing:
     warmup_s: float
     is_steady: bool
     burst_calls: int = 1
+    bursts_s: float = 0.0
     times_s: list[tuple[float, ...]] = field(default_factory=list)
     orders: list[int] = field(default_factory=list)
     last_on_first_set: Any = None
@@ -183,7 +186,9 @@ def _one_round(
         for order, index in enumerate(rng.permutation(len(contestants))):
             contestant = contestants[int(index)]
             timing = timings[contestant.name]
+            started = time.perf_counter()
             timing.times_s.append(_burst(contestant, timing, calls, enter))
+            timing.bursts_s += time.perf_counter() - started
             timing.orders.append(order)
         enter("")
     finally:

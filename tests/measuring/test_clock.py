@@ -21,6 +21,7 @@ class Background:
         self.thread.join()
 
 
+# C49
 def test_work_that_a_call_only_started_is_counted():
     background = Background()
     assert make_clock("cpu", background).sample(background, 1).time_s >= 0.02
@@ -36,6 +37,7 @@ def test_the_last_result_is_returned():
     assert CpuClock().sample(lambda: next(results), 3).result == 2
 
 
+# C51
 def test_emptying_the_caches_is_not_counted():
     clock = make_clock("cpu", before=lambda: time.sleep(0.05))
     assert clock.sample(lambda: time.sleep(0.001), 1).time_s < 0.02

@@ -103,7 +103,7 @@ def test_a_precision_of_zero_leaves_the_end_to_the_number_of_rounds():
 
 
 def test_a_spent_budget_still_gives_the_fewest_rounds_that_hold_an_interval(monkeypatch):
-    now = itertools.count(step=0.5)
+    now = itertools.count(step=0.2)
     monkeypatch.setattr(rounds.time, "perf_counter", lambda: float(next(now)))
     entries = {"base": steady(1e-3, 0.3), "b": steady(1e-3, 0.3, 1), "shadow": steady(1e-3)}
     settings = MeasureSettings(budget_s=5.0, precision=1e-9, warmup_max_s=0.0)
@@ -174,6 +174,7 @@ def test_a_warm_up_that_never_settles_is_cut_and_said():
     assert not timing.is_steady
 
 
+# C50
 def test_first_calls_that_are_slow_do_not_reach_the_samples():
     slow_first = itertools.chain([1e-2] * 3, steady(1e-3))
     _, result = race({"base": steady(1e-3), "b": slow_first, "shadow": steady(1e-3)})
