@@ -34,7 +34,7 @@ from tests.benchmarks.fused.plans import Choice, Recipe
 from tests.benchmarks.fused.run import DEFAULT_NAMES, NAMES, TABLES, Results, measure_table
 from tests.benchmarks.fused.show import all_verdicts, show_errors, show_table, show_verdicts
 
-_BUDGET_S, _QUICK_BUDGET_S = 1.0, 0.1
+_BUDGET_S, _QUICK_BUDGET_S = 2.0, 0.1
 _WIDTH = 190  # columns where no terminal says how many there are
 
 
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=int, nargs="+", help="1 and 2 by default, with --quick 1")
     add("--dtype", nargs="+", default=Choice.dtypes, choices=Choice.dtypes)
     add("--precision", nargs="+", default=Choice.precisions, choices=Choice.precisions)
+    add("--cells", nargs="+", default=[], help="only cells whose label has one of these in it")
     add("--quick", action="store_true", help="short cells and few rounds")
     add("--budget", type=float, help="seconds of rounds for each cell, short ones take less")
     add("--json", type=Path, help="file that keeps every round")
@@ -72,13 +73,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measure(chosen: argparse.Namespace, results: Results) -> None:
     threads = chosen.threads or ([1] if chosen.quick else Choice.threads)
-    choice = Choice(chosen.dtype, chosen.precision, threads, chosen.quick)
+    choice = Choice(chosen.dtype, chosen.precision, threads, chosen.quick, chosen.cells)
     engine = Engine(chosen.budget or (_QUICK_BUDGET_S if chosen.quick else _BUDGET_S))
-    engine.batches = 1 if chosen.quick else engine.batches
     for name in (table for each in chosen.tables for table in NAMES[each]):
-        results.add(measure_table(name, choice, engine, _say))
-        if chosen.json:
-            results.save(chosen.json)
+        for found in measure_table(name, choice, engine, _say):
+            results.add(found)
+            if chosen.json:
+                results.save(chosen.json)
 
 
 def _say(text: str) -> None:

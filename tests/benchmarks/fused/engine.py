@@ -14,7 +14,7 @@ from harness.attention import Allocator
 from harness.measuring.allocator import set_for_timing
 from harness.measuring.clock import CpuClock
 from harness.measuring.guards import RoundGuard
-from harness.measuring.rounds import MIN_ROUNDS, Contestant, run_rounds
+from harness.measuring.rounds import Contestant, run_rounds
 from harness.settings import MeasureSettings
 from tests.benchmarks.fused.cells import Cell, quiet_rounds
 
@@ -22,7 +22,8 @@ Runs: TypeAlias = tuple[Callable[[], Any], ...]
 """A call on each of the input sets."""
 
 _TILE_PRODUCT_SIZE = 512  # a fraction of a millisecond, mostly tile loads from L2
-_SLOWEST_LOOKED_FOR_S = 0.3
+_BEST_SOUGHT_FOR_S = 0.3
+_ENOUGH_QUIET_ROUNDS = 10  # six would do for an interval if none depended on the one before
 
 
 @dataclass(frozen=True)
@@ -42,13 +43,13 @@ class Engine:
     Args:
         budget_s: Seconds of rounds for each.
         precision: Half-width of the ratio's interval that ends the rounds earlier.
-        batches: Times that rounds are made again, at most, while the quiet ones are too few.
+        patience: Budgets that are spent, at most, while quiet rounds are too few.
         best: Best calibration so far, by number of threads.
     """
 
     budget_s: float
     precision: float = 0.02
-    batches: int = 3
+    patience: float = 15.0
     best: dict[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -61,12 +62,14 @@ class Engine:
         torch.set_num_threads(place.threads)
         product = _TileProduct()
         if place.threads not in self.best:
-            self.best[place.threads] = product.best(_SLOWEST_LOOKED_FOR_S)
+            self.best[place.threads] = product.best(_BEST_SOUGHT_FOR_S)
         cell = Cell(*vars(place).values(), {name: [] for name in runs}, [], scale or {})
-        for batch in range(self.batches):
+        started, batch = time.perf_counter(), 0
+        while batch == 0 or time.perf_counter() - started < self.patience * self.budget_s:
             self._add_rounds(cell, runs, product, batch)
+            batch += 1
             self.best[place.threads] = max(self.best[place.threads], *cell.calibration)
-            if quiet_rounds(cell, self.best[place.threads]).sum() >= MIN_ROUNDS:
+            if quiet_rounds(cell, self.best[place.threads]).sum() >= _ENOUGH_QUIET_ROUNDS:
                 break
         return cell
 

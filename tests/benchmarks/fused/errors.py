@@ -59,7 +59,8 @@ def error_lines(choice: Choice) -> Iterator[ErrorLine]:
         case = attention_case(*shape, dtype, max(choice.threads), mask, inputs=inputs)
         heads, length, dim = shape
         label = f"{inputs} H{heads} S{length} D{dim} {'full' if mask == 'none' else mask}"
-        yield from _lines(case, choice, label)
+        if choice.has(label):
+            yield from _lines(case, choice, label)
 
 
 def _lines(case: Case, choice: Choice, label: str) -> Iterator[ErrorLine]:

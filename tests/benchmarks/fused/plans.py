@@ -27,12 +27,18 @@ class Choice:
 
     Args:
         is_quick: Leaves out the long cells.
+        labels: Only cells whose label has one of these in it; none: all cells.
     """
 
     dtypes: Sequence[str] = ("float32", "bfloat16")
     precisions: Sequence[str] = tuple(Precision)
     threads: Sequence[int] = (1, 2)
     is_quick: bool = False
+    labels: Sequence[str] = ()
+
+    def has(self, label: str) -> bool:
+        """Whether a cell of this label is wanted."""
+        return not self.labels or any(part in label for part in self.labels)
 
     def rivals(self, dtype: str) -> dict[str, Implementation]:
         """SDPA, and ours in the chosen precisions that the dtype has."""

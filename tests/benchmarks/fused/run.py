@@ -7,11 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-
-import torch
 
 from tests.benchmarks.fused import errors
 from tests.benchmarks.fused.attention_tables import (
@@ -69,21 +67,22 @@ class Results:
 
 def measure_table(
     name: str, choice: Choice, engine: Engine, progress: Callable[[str], None]
-) -> Results:
-    """All cells of one table, or the lines of errors."""
+) -> Iterator[Results]:
+    """The cells of one table one by one, or the lines of errors."""
     if name == errors.NAME:
         progress(errors.TITLE)
-        return Results(errors=list(error_lines(choice)))
+        yield from (Results(errors=[line]) for line in error_lines(choice))
+        return
     table = TABLES[name]
     if not table.is_at_home():
-        return _in_a_process_of_its_own(table, choice, engine.budget_s)
-    results = Results()
+        progress(table.title)
+        yield _in_a_process_of_its_own(table, choice, engine.budget_s)
+        return
     for recipe in table.recipes(choice):
         place = recipe.place
-        progress(f"{place.table} {place.group} {place.label} threads={place.threads}")
-        results.cells.append(engine.measure(place, recipe.make(), recipe.scale))
-    torch.set_grad_enabled(True)
-    return results
+        if choice.has(place.label):
+            progress(f"{place.table} {place.group} {place.label} threads={place.threads}")
+            yield Results([engine.measure(place, recipe.make(), recipe.scale)])
 
 
 def _in_a_process_of_its_own(table: Table, choice: Choice, budget_s: float) -> Results:
@@ -93,6 +92,7 @@ def _in_a_process_of_its_own(table: Table, choice: Choice, budget_s: float) -> R
             *("--tables", table.name, "--threads", *map(str, choice.threads)),
             *("--budget", str(budget_s), "--json", str(path)),
             *(["--quick"] if choice.is_quick else []),
+            *(["--cells", *choice.labels] if choice.labels else []),
         )
         subprocess.run(
             [sys.executable, "-m", "tests.benchmarks.test_fused", *options],
