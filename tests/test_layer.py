@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from harness.numerics.problem import Problem
 from harness.numerics.reference import exact_attention, from_heads, head_weights, to_heads
-from harness.numerics.score_blocks import Problem
 from implementations.naive import Naive
 from tests.judging import judged
 from tests.problems import a_case, layer_inputs

@@ -15,8 +15,8 @@ import torch
 
 from harness.attention import Case
 from harness.conformance.subject import Subject, attention_inputs
+from harness.numerics.problem import attention_problem
 from harness.numerics.reference import exact_attention
-from harness.numerics.score_blocks import attention_problem
 from harness.tensors import AttentionInputs
 
 Property = Callable[[Subject, Case], None]

@@ -13,6 +13,7 @@ from torch import Tensor
 from harness.attention import DType
 from harness.interface import Contract
 from harness.numerics.gradient_rounding import gradient_parts
+from harness.numerics.problem import Problem
 from harness.numerics.reference import Exact, empty_exact, fill_exact
 from harness.numerics.rounding import (
     OperandErrors,
@@ -25,7 +26,7 @@ from harness.numerics.rounding import (
     gradient_coefficient,
     units,
 )
-from harness.numerics.score_blocks import Block, Problem, blocks
+from harness.numerics.score_blocks import Block, blocks
 
 
 @dataclass(frozen=True)

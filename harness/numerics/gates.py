@@ -12,7 +12,8 @@ import math
 from harness.attention import Case, DType, Scope
 from harness.distributions import GAUSSIAN
 from harness.interface import Contract
-from harness.numerics.measures import Expected, Measure
+from harness.numerics.expected import Expected
+from harness.numerics.measures import Measure
 from harness.numerics.rounding import factor_rounding, units
 
 # The bound is validated on the CPU; elsewhere it gates with slack until it is validated there.

@@ -8,8 +8,8 @@
 - on gaussian inputs the RMS-relative error and the bias must be what rounding leaves on average,
   for the bound, made for the worst element, sees no small error that all elements share.
 
-Long sequences are certified on sampled rows, first and last always among them; ``certified`` says
-which. With dropout the forward result is random: it gets no error, and the row says why.
+Long sequences are certified on a sample (``certification``); the measure ``certified`` says which.
+With dropout the forward result is random: it gets no error, and the row says why.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from harness.attention import Case, Scope
 from harness.errors import InvalidValueError
 from harness.interface import Contract
+from harness.numerics.certification import certification_of
 from harness.numerics.expectations import expected_outputs
+from harness.numerics.expected import Expected
 from harness.numerics.gates import gate_faults
-from harness.numerics.measures import Expected, Measure, measure, pattern_faults
+from harness.numerics.measures import Measure, measure
+from harness.numerics.patterns import pattern_faults
 from harness.tensors import AttentionInputs, Inputs, torch_dtype
 
 Errors: TypeAlias = dict[str, dict[str, Measure]]
-
-# Of multiply-adds: what float64 still does in seconds on two cores.
-_MAX_ORACLE_FLOP = 5e11
-SAMPLED_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,12 @@ class Reference:
         expected: By output name.
         unjudged: Outputs that are not compared, with the reason.
         shapes: Of all outputs that the case has.
-        certified: Which rows are compared, in words.
     """
 
     case: Case
     expected: Mapping[str, Expected]
     unjudged: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
-    certified: str
 
 
 def make_reference(case: Case, inputs: Inputs) -> Reference:
@@ -72,13 +68,12 @@ def make_reference(case: Case, inputs: Inputs) -> Reference:
     shapes = output_shapes(case, inputs)
     if case.config.dropout_p:
         reason = f"dropout_p={case.config.dropout_p:g}: a random result has no exact value"
-        return Reference(case, {}, dict.fromkeys(shapes, reason), shapes, "no rows")
-    rows = certified_rows(case)
-    certified = "all rows" if rows is None else f"{len(rows)} of {case.config.seq_len} rows"
-    expected = expected_outputs(case, inputs, rows)
-    reason = f"{certified} are certified, and this output sums over all of them"
+        return Reference(case, {}, dict.fromkeys(shapes, reason), shapes)
+    certification = certification_of(case)
+    expected = expected_outputs(case, inputs, certification)
+    reason = "too long for the oracle: this output sums over all rows"
     unjudged = {name: reason for name in shapes if name not in expected}
-    return Reference(case, expected, unjudged, shapes, certified)
+    return Reference(case, expected, unjudged, shapes)
 
 
 def output_shapes(case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
@@ -88,26 +83,6 @@ def output_shapes(case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:
     if case.mode.has_gradients:
         shapes |= {f"d{name}": tuple(leaf.shape) for name, leaf in inputs.leaves.items()}
     return shapes
-
-
-def certified_rows(case: Case) -> Tensor | None:
-    """Positions of the queries that are compared; None for all.
-
-    Too long a sequence is sampled: one row from each of equal strata, drawn from the case's seed,
-    so that over cases every place in a kernel's tile gets its turn; first and last always.
-    """
-    c = case.config
-    products = 6 if case.mode.has_gradients else 2
-    flops = 2 * products * c.batch_size * c.num_heads * c.seq_len * c.kv_seq_len * c.head_dim
-    if flops <= _MAX_ORACLE_FLOP or c.seq_len <= SAMPLED_ROWS:
-        return None
-    generator = torch.Generator().manual_seed(case.seed)
-    edges = torch.linspace(0, c.seq_len, SAMPLED_ROWS - 1, dtype=torch.float64)
-    drawn = torch.rand(SAMPLED_ROWS - 2, generator=generator, dtype=torch.float64)
-    inside = (edges[:-1] + drawn * edges.diff()).long()
-    ends = torch.tensor([0, c.seq_len - 1])
-    rows: Tensor = torch.unique(torch.cat((inside, ends)).clamp(0, c.seq_len - 1))
-    return rows
 
 
 def judge(reference: Reference, outputs: Mapping[str, Tensor], contract: Contract) -> Judgement:
@@ -148,11 +123,11 @@ def _judge_one(
         bad = int((~output.isfinite()).sum())
         faults = [f"{bad} elements are not finite"] if bad and _inputs_are_finite(reference) else []
         return _nothing(reason), faults
-    got = expected.certified(output)
+    got = expected.part_of(output)
     unit = reference.case.config.dtype.unit_roundoff
     bound = expected.bound(contract)
     measures = measure(got, expected, unit, bound)
-    measures |= {"certified": reference.certified, "contract": contract.value}
+    measures |= {"certified": expected.certified, "contract": contract.value}
     faults = pattern_faults(got, expected)
     return measures, faults + gate_faults(reference.case, name, measures, expected, contract)
 

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from harness.attention import Case
 from harness.numerics.attention_pass import AttentionPass, run_attention_pass, wide_dtype
+from harness.numerics.problem import Problem, masks_on_cpu, on_cpu
 from harness.numerics.reference import HeadWeights, from_heads, head_weights, to_heads
 from harness.numerics.rounding import SIGMAS, OperandErrors, Units, units
-from harness.numerics.score_blocks import Problem, masks_on_cpu, on_cpu
 from harness.tensors import LayerInputs
 
 Bilinear = Callable[[Tensor, Tensor], Tensor]
@@ -49,9 +49,9 @@ class Product:
     exact_operand: Tensor
 
     def bound(self, operand_error: Tensor) -> Tensor:
-        """Largest allowed error in float64, given that of the inexact operand."""
+        """Largest allowed error, given that of the inexact operand."""
         carried = self.step(operand_error.to(self.rounding).square(), self.exact_operand.square())
-        return (self.rounding + SIGMAS * carried.sqrt()).double() + self.underflow
+        return self.rounding + SIGMAS * carried.sqrt() + self.underflow
 
     def scaled(self, operand_scaled: Tensor) -> Tensor:
         """What relative errors are measured against: the sum of absolute terms."""

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from harness.attention import AttentionConfig
-from harness.numerics.score_blocks import Block, Problem, blocks
+from harness.numerics.problem import Problem
+from harness.numerics.score_blocks import Block, blocks
 from harness.tensors import LayerWeights
 
 

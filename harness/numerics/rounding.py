@@ -156,7 +156,7 @@ class Parts:
     """Magnitudes of one result: ``coefficient * scaled + fixed + tau * underflow`` bounds its
     error.
 
-    Underflow stands apart because tau is no float32 number.
+    Underflow stands apart because tau may be no float32 number: where it is not, flush is larger.
     """
 
     scaled: Tensor
@@ -165,9 +165,9 @@ class Parts:
 
 
 def bound_of(parts: Parts, coefficient: Tensor, terms: Tensor | int, u: Units) -> Tensor:
-    """The bound in float64; ``terms`` is how many products each element sums."""
-    rounded = (coefficient * parts.scaled + parts.fixed).double() * u.share
-    return rounded + u.tau * parts.underflow.double() + u.flush * (1 + terms)
+    """The bound; ``terms`` is how many products each element sums."""
+    rounded = (coefficient * parts.scaled + parts.fixed) * u.share
+    return rounded + u.tau * parts.underflow + u.flush * (1 + terms)
 
 
 def finite_size(tensor: Tensor, wide: torch.dtype) -> Tensor:

@@ -17,46 +17,12 @@ import torch
 from torch import Tensor
 
 from harness.attention import AttentionConfig
-from harness.tensors import AttentionInputs, MaskTensors
+from harness.numerics.problem import Problem
 
-# Scores of a block: small enough that its passes stay in the second-level cache.
+# Scores of a block: small enough that its passes stay in the second-level cache, but rows enough
+# that the products with them are not bound by memory.
 BLOCK_SCORES = 1 << 18
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Tensors of an attention problem on the CPU, in any dtype; each block widens its own part.
-
-    Args:
-        q_BHLD: Queries.
-        k_BGSD: Keys.
-        v_BGSD: Values.
-    """
-
-    config: AttentionConfig
-    q_BHLD: Tensor  # noqa: N815
-    k_BGSD: Tensor  # noqa: N815
-    v_BGSD: Tensor  # noqa: N815
-    masks: MaskTensors
-
-
-def on_cpu(tensor: Tensor) -> Tensor:
-    """The numbers of a tensor on the CPU, without its history."""
-    return tensor.detach().cpu()
-
-
-def masks_on_cpu(masks: MaskTensors) -> MaskTensors:
-    """The same mask on the CPU."""
-    key_padding, keep, bias = (
-        None if t is None else on_cpu(t) for t in (masks.key_padding, masks.keep, masks.bias)
-    )
-    return MaskTensors(key_padding, keep, bias, masks.declared_bias)
-
-
-def attention_problem(config: AttentionConfig, inputs: AttentionInputs) -> Problem:
-    """The problem that the inputs of scope attention pose."""
-    q, k, v = on_cpu(inputs.q), on_cpu(inputs.k), on_cpu(inputs.v)
-    return Problem(config, q, k, v, masks_on_cpu(inputs.masks))
+LEAST_ROWS = 128
 
 
 @dataclass(frozen=True)
@@ -99,7 +65,7 @@ def blocks(problem: Problem, rows: Tensor | None = None) -> Iterator[Block]:
     """
     c = problem.config
     wanted = torch.arange(c.seq_len) if rows is None else rows
-    size = max(1, BLOCK_SCORES // max(1, c.kv_seq_len))
+    size = rows_of_block(c.kv_seq_len)
     for batch in range(c.batch_size):
         for head in range(c.num_heads):
             kv_head = head // c.group_size
@@ -108,6 +74,11 @@ def blocks(problem: Problem, rows: Tensor | None = None) -> Iterator[Block]:
             for start in range(0, len(wanted), size):
                 span = slice(start, min(start + size, len(wanted)))
                 yield _block(problem, batch, head, span, wanted[span], k, v)
+
+
+def rows_of_block(num_keys: int) -> int:
+    """Number of rows that are worked on at a time."""
+    return max(LEAST_ROWS, BLOCK_SCORES // max(1, num_keys))
 
 
 def _block(

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from harness.attention import AttentionConfig
 from harness.numerics.attention_pass import wide_dtype
-from harness.numerics.score_blocks import BLOCK_SCORES, Problem, bias_rows, keep_rows, on_cpu
+from harness.numerics.problem import Problem, on_cpu
+from harness.numerics.score_blocks import bias_rows, keep_rows, rows_of_block
 from harness.tensors import AttentionInputs, Inputs, LayerInputs, torch_dtype
 
 Rounding = Callable[[Tensor], Tensor]
@@ -36,17 +37,27 @@ def yardstick_outputs(
     Args:
         problem: The same problem, for its masks.
     """
-    dtype, wide = torch_dtype(config.dtype), wide_dtype(config.dtype)
-
-    def rounded(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype).to(wide)
-
+    wide, rounded = wide_dtype(config.dtype), _rounding(config)
     operands = {name: on_cpu(tensor).to(wide) for name, tensor in inputs.leaves.items()}
     d_output = None if inputs.grad_output is None else on_cpu(inputs.grad_output).to(wide)
     if isinstance(inputs, AttentionInputs):
         posed = replace(problem, q_BHLD=operands["q"], k_BGSD=operands["k"], v_BGSD=operands["v"])
         return _attention(posed, rounded, rows, d_output)
     return _layer(problem, inputs, operands, rounded, rows, d_output)
+
+
+def yardstick_key_gradients(problem: Problem, d_output: Tensor) -> Mapping[str, Tensor]:
+    """``dk`` and ``dv`` of a problem in its config's dtype, from d_output ``[B, H, L, D]``."""
+    wide = wide_dtype(problem.config.dtype)
+    q, k, v = (t.to(wide) for t in (problem.q_BHLD, problem.k_BGSD, problem.v_BGSD))
+    posed = replace(problem, q_BHLD=q, k_BGSD=k, v_BGSD=v)
+    outputs = _attention(posed, _rounding(problem.config), None, d_output.to(wide))
+    return {name: outputs[name] for name in ("dk", "dv")}
+
+
+def _rounding(config: AttentionConfig) -> Rounding:
+    dtype, wide = torch_dtype(config.dtype), wide_dtype(config.dtype)
+    return lambda tensor: tensor.to(dtype).to(wide)
 
 
 def _layer(
@@ -131,7 +142,7 @@ def _head(
     kv_head = head // problem.config.group_size
     k, v = problem.k_BGSD[batch, kv_head], problem.v_BGSD[batch, kv_head]
     d_keys, d_values = torch.zeros_like(k), torch.zeros_like(v)
-    size = max(1, BLOCK_SCORES // max(1, len(k)))
+    size = rows_of_block(len(k))
     for start in range(0, len(wanted), size):
         span = slice(start, min(start + size, len(wanted)))
         rows = wanted[span]

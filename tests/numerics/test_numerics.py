@@ -14,9 +14,10 @@ from harness.errors import InvalidValueError
 from harness.inputs.sets import make_inputs
 from harness.interface import Contract
 from harness.numerics import measures
-from harness.numerics.judgement import SAMPLED_ROWS, certified_rows, judge, make_reference
+from harness.numerics.certification import SAMPLED_ROWS, certification_of
+from harness.numerics.judgement import judge, make_reference
+from harness.numerics.problem import attention_problem
 from harness.numerics.reference import exact_attention
-from harness.numerics.score_blocks import attention_problem
 from implementations.naive import Naive
 from tests.judging import judged, outputs_of
 from tests.problems import MASK_TEXTS, a_case, attention_inputs, configs
@@ -267,12 +268,12 @@ def _long_case(**axes):
 
 @pytest.fixture
 def small_oracle(monkeypatch):
-    monkeypatch.setattr("harness.numerics.judgement._MAX_ORACLE_FLOP", 1.0)
+    monkeypatch.setattr("harness.numerics.certification.MAX_ORACLE_FLOP", 1.0)
 
 
 def test_long_sequences_are_certified_on_sampled_rows_first_and_last_among_them(small_oracle):
     case = _long_case()
-    rows = certified_rows(case)
+    rows = certification_of(case).rows
     assert rows[0] == 0
     assert rows[-1] == 899
     assert 64 <= len(rows) <= SAMPLED_ROWS
@@ -293,13 +294,13 @@ def test_a_fault_in_a_sampled_row_is_found_at_its_own_position(small_oracle):
 def test_every_row_comes_up_over_seeds(small_oracle):
     seen = set()
     for seed in range(60):
-        seen |= set(certified_rows(_long_case(seed=seed)).tolist())
+        seen |= set(certification_of(_long_case(seed=seed)).rows.tolist())
     assert len(seen) > 0.99 * 900
 
 
 def test_ordinals_count_representable_numbers():
     numbers = torch.tensor([-math.inf, -1.0, -1e-45, -0.0, 0.0, 1e-45, 1.0, math.inf])
-    ordinals = measures._ordinal(numbers).tolist()
+    ordinals = measures.ordinal(numbers).tolist()
     assert ordinals == sorted(ordinals)
     assert ordinals[2:6] == [-1, 0, 0, 1]
 
@@ -308,7 +309,7 @@ def test_ordinals_count_representable_numbers():
 def test_the_next_number_is_one_ulp_away(number):
     here = torch.tensor([number])
     there = torch.nextafter(here, torch.tensor([math.inf]))
-    assert int(measures._ordinal(there) - measures._ordinal(here)) == 1
+    assert int(measures.ordinal(there) - measures.ordinal(here)) == 1
 
 
 def test_the_yardstick_is_the_error_of_plain_attention_in_the_same_dtype():

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.numerics.problem import Problem, attention_problem
 from harness.numerics.reference import exact_attention, from_heads, head_weights, to_heads
-from harness.numerics.score_blocks import Problem, attention_problem, blocks, keep_rows
+from harness.numerics.score_blocks import blocks, keep_rows
 from harness.tensors import MaskTensors, dense_keep
 from tests.problems import (
     MASK_TEXTS,
@@ -71,6 +72,7 @@ def test_blocks_of_rows_change_nothing(monkeypatch):
     problem = attention_problem(case.config, inputs)
     whole = exact_attention(problem, d_output=inputs.grad_output)
     monkeypatch.setattr("harness.numerics.score_blocks.BLOCK_SCORES", 3 * 13)
+    monkeypatch.setattr("harness.numerics.score_blocks.LEAST_ROWS", 1)
     assert max(len(block.rows) for block in blocks(problem)) == 3
     chunked = exact_attention(problem, d_output=inputs.grad_output)
     for name in ("o", "lse", "dq", "dk", "dv"):
