@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.choices import Allocator, Cache, DType, Mode, Scope, as_choice, require_int
 from harness.errors import InvalidValueError
-from harness.mask import Bias, Causal, Keep, Mask
+from harness.mask import Bias, Causal, Keep, Mask, MaskForm
 
 __all__ = [
     "Allocator",
@@ -32,6 +32,7 @@ __all__ = [
     "DType",
     "Keep",
     "Mask",
+    "MaskForm",
     "Mode",
     "Scope",
 ]

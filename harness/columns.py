@@ -190,6 +190,12 @@ _MEMORY = (
 
 _PROVENANCE = (
     Column("kernel", "text", "what really ran", lambda row: text(row.kernel)),
+    Column(
+        "mask_form",
+        "text",
+        "how it received the mask: `none`, `flag`, `tensor`, `flag+tensor` or `unknown`",
+        lambda row: row.mask_form or "unknown",
+    ),
     Column("notes", "text", "work beyond the kernel in the call", lambda row: "; ".join(row.notes)),
     Column("flags", "text", "findings of the guards, joined by `; `", lambda r: "; ".join(r.flags)),
     Column(
@@ -203,6 +209,18 @@ _PROVENANCE = (
     Column("environment_key", "text", "hash of the environment", lambda r: text(r.environment_key)),
     Column("started_at", "text", "UTC, ISO 8601", lambda row: text(row.started_at)),
     Column("wall_s", "Float64", "wall time of the case in its process", lambda row: row.wall_s),
+    Column(
+        "reference_s",
+        "Float64",
+        "time that the case's exact results took, once for all its rows",
+        lambda row: row.reference_s,
+    ),
+    Column(
+        "judging_s",
+        "Float64",
+        "time of judging this implementation, repeated calls included",
+        lambda row: row.judging_s,
+    ),
     Column("repro", "text", "command that repeats the cell", lambda row: row.repro),
 )
 

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.attention import AttentionConfig, Case, DType, Mask, Mode, Scope
+from harness.attention import AttentionConfig, Case, DType, Mask, MaskForm, Mode, Scope
 from harness.errors import InvalidValueError, PluginError, UnsupportedCaseError
 from harness.operators import operators_run
 from harness.tensors import (
@@ -59,6 +59,7 @@ __all__ = [
     "LayerInputs",
     "LayerWeights",
     "Mask",
+    "MaskForm",
     "MaskTensors",
     "Mode",
     "PluginError",
@@ -70,6 +71,7 @@ __all__ = [
     "dense_keep",
     "expand_grouped_heads",
     "is_plain_causal",
+    "mask_form_of",
     "missing_device",
     "operators_run",
     "products_are_tf32",
@@ -141,8 +143,8 @@ class AttentionImplementation(ABC):
     """Base of implementations that compute attention itself: they get their layer for free.
 
     Required: ``name`` and ``make_attend``. Optional: the declared limits below, ``extra_reasons``
-    for what they can't express, ``kernel``, ``version``, ``contract``, ``notes``, and
-    ``make_layer`` for implementations that fuse more than attention.
+    for what they can't express, ``kernel``, ``mask_form``, ``version``, ``contract``, ``notes``,
+    and ``make_layer`` for implementations that fuse more than attention.
     """
 
     name: str = ""
@@ -176,6 +178,12 @@ class AttentionImplementation(ABC):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         return self.name
+
+    def mask_form(self, case: Case) -> MaskForm:
+        """How the kernel receives the case's mask; ``Mask.form_by_parts`` and ``form_as_tensor``
+        are the usual answers. Left alone, rows with a mask say ``unknown``.
+        """
+        return _untold_form(case)
 
     def contract(self, case: Case) -> Contract:
         return Contract.TF32 if products_are_tf32(case) else Contract.FUSED
@@ -263,6 +271,17 @@ def _unless_declared(argument: str, value: str, able: frozenset[str]) -> Iterabl
 def expand_grouped_heads(x: Tensor, group_size: int) -> Tensor:
     """``[B, G, S, D]`` to ``[B, G * group_size, S, D]``: head i is a copy of i // group_size."""
     return x.repeat_interleave(group_size, dim=1)
+
+
+def mask_form_of(implementation: Implementation, case: Case) -> MaskForm:
+    """What it says of the form in which it received the mask; telling is no duty."""
+    if isinstance(implementation, AttentionImplementation):
+        return implementation.mask_form(case)
+    return _untold_form(case)
+
+
+def _untold_form(case: Case) -> MaskForm:
+    return MaskForm.NONE if case.config.mask.is_none else MaskForm.UNKNOWN
 
 
 def missing_device(device: str) -> tuple[str, ...]:

@@ -41,6 +41,16 @@ class Bias(StrEnum):
     GIVEN = "given"  # the caller supplies the tensor
 
 
+class MaskForm(StrEnum):
+    """How an implementation received a mask: who is told a rule need not read an entry per pair."""
+
+    NONE = "none"  # there is no mask
+    FLAG = "flag"  # a flag, a number or a rule of positions
+    TENSOR = "tensor"  # numbers in memory, read in the call
+    BOTH = "flag+tensor"  # parts by rule, parts as tensors
+    UNKNOWN = "unknown"  # the implementation does not tell
+
+
 _PADDING_DEFAULT = 0.25
 
 
@@ -95,6 +105,21 @@ class Mask:
             "bias": self.bias is not None,
         }
         return frozenset(name for name, used in present.items() if used)
+
+    @property
+    def form_by_parts(self) -> MaskForm:
+        """The form where each part keeps its own: triangle and window as rules, the rest as
+        tensors.
+        """
+        by_rule = self.features & {"causal", "top_left", "bottom_right", "window"}
+        if by_rule != self.features:
+            return MaskForm.BOTH if by_rule else MaskForm.TENSOR
+        return MaskForm.FLAG if by_rule else MaskForm.NONE
+
+    @property
+    def form_as_tensor(self) -> MaskForm:
+        """The form where all parts are put into one tensor."""
+        return MaskForm.NONE if self.is_none else MaskForm.TENSOR
 
     def __str__(self) -> str:
         parts = []

@@ -17,7 +17,7 @@ from typing import Any
 from harness.attention import Case
 from harness.errors import StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class Status(StrEnum):
@@ -73,6 +73,10 @@ class Row:
         expected_alloc_bytes: The analytic expectation, where there is one.
         errors: Per output (``o``, ``q.grad`` ...) and measure, against float64.
         kernel: What really ran.
+        mask_form: How it received the mask: ``none``, ``flag``, ``tensor``, ``flag+tensor`` or
+            ``unknown``.
+        reference_s: Seconds that the exact results of the case took, shared by all its rows.
+        judging_s: Seconds of judging this implementation, the calls repeated for it included.
         notes: Work beyond the kernel inside the timed call.
         flags: Findings of the guards that a reader must know.
         flagged_rounds: Indices of rounds that a guard flagged, by guard.
@@ -112,6 +116,9 @@ class Row:
     expected_alloc_bytes: int | None = None
     errors: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     kernel: str | None = None
+    mask_form: str | None = None
+    reference_s: float | None = None
+    judging_s: float | None = None
     notes: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     flagged_rounds: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

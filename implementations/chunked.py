@@ -26,6 +26,7 @@ from harness.interface import (
     Case,
     Inputs,
     InvalidValueError,
+    MaskForm,
     MaskTensors,
 )
 
@@ -52,6 +53,9 @@ class Chunked(AttentionImplementation):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         return f"chunked {self.query_chunk}x{self.key_chunk}"
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_by_parts
 
     def notes(self, case: Case) -> tuple[str, ...]:
         recomputes = "the backward pass recomputes each query chunk"

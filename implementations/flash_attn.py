@@ -24,6 +24,7 @@ from harness.interface import (
     DType,
     Inputs,
     InvalidValueError,
+    MaskForm,
     MaskTensors,
     missing_device,
     torch_dtype,
@@ -107,6 +108,9 @@ class FlashAttn(AttentionImplementation):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         return f"flash_attn:{self.generation}"
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_by_parts
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         function = _function(self._package)

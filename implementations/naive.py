@@ -18,6 +18,7 @@ from harness.interface import (
     AttentionImplementation,
     Case,
     Contract,
+    MaskForm,
     MaskTensors,
     Mode,
     Scope,
@@ -47,6 +48,9 @@ class Naive(AttentionImplementation):
     name = "naive"
     mask_features = ALL_MASK_FEATURES
     dropout = True
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_as_tensor
 
     def contract(self, case: Case) -> Contract:
         return Contract.TF32 if products_are_tf32(case) else Contract.MATERIALISED

@@ -20,6 +20,7 @@ from harness.interface import (
     Inputs,
     LayerInputs,
     LayerWeights,
+    MaskForm,
     MaskTensors,
     Scope,
     UnsupportedCaseError,
@@ -64,6 +65,14 @@ class TorchMha(AttentionImplementation):
         if products_are_tf32(case):
             return Contract.TF32
         return Contract.MATERIALISED if _may_take_fast_path(case) else Contract.FUSED
+
+    def mask_form(self, case: Case) -> MaskForm:
+        """The tensor of a plain causal mask is dropped for the flag, but not on the fast path."""
+        c = case.config
+        is_self_attention = c.seq_len == c.kv_seq_len
+        on_fast_path = _may_take_fast_path(case) and is_self_attention
+        dropped = is_plain_causal(c) and not on_fast_path
+        return MaskForm.FLAG if dropped else c.mask.form_as_tensor
 
     def notes(self, case: Case) -> tuple[str, ...]:
         if _may_take_fast_path(case):

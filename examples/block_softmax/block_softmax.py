@@ -15,6 +15,9 @@ class BlockSoftmax(AttentionImplementation):
     def __init__(self, block=64):
         self.block = block
 
+    def mask_form(self, case):
+        return case.config.mask.form_as_tensor
+
     def make_attend(self, case, masks):
         scale, block = case.config.scale, self.block
         keep = dense_keep(case.config, masks, case.device)

@@ -17,6 +17,7 @@ import pandas as pd
 
 from harness.analysis.cells import KEY, cells_of
 from harness.analysis.compare import DEFAULT_MARGIN
+from harness.analysis.mask_forms import changed_mask_forms
 from harness.analysis.pairs import control_of_run, log_times
 from harness.rows import Status
 from harness.statistics.intervals import (
@@ -108,7 +109,8 @@ def compare_runs(
     hardware = differing(old_environment, new_environment, MUST_MATCH)
     wide = _margin(old, new, margin)
     effects = {} if hardware else _effects(old, new)
-    cells = _joined(cells_of(old), cells_of(new))
+    old_cells, new_cells = cells_of(old), cells_of(new)
+    cells = _joined(old_cells, new_cells)
     lines = [
         _line(cell, effects.get((cell["case_key"], cell["implementation"])), wide, alpha, hardware)
         for cell in cells.to_dict("records")
@@ -117,7 +119,10 @@ def compare_runs(
     return RunComparison(
         table=table,
         hardware=hardware,
-        circumstances=differing(old_environment, new_environment, INFORMATIVE),
+        circumstances=(
+            *differing(old_environment, new_environment, INFORMATIVE),
+            *changed_mask_forms(old_cells, new_cells),
+        ),
         statement=_statement(old, new, list(effects.values()), hardware, wide),
         margin=wide,
     )

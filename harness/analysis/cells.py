@@ -50,7 +50,7 @@ _LARGEST = (
     "expected_alloc_bytes",
     *(f"{scope}_{measure}" for scope in ("o", "worst") for measure in ERROR_MEASURES),
 )
-_JOINED = ("reasons", "kernel", "notes", "flags", "stop_reason", "memory_method")
+_JOINED = ("reasons", "kernel", "mask_form", "notes", "flags", "stop_reason", "memory_method")
 
 
 def cells_of(rows: pd.DataFrame) -> pd.DataFrame:

@@ -24,7 +24,7 @@ from torch import Tensor
 from harness import cost
 from harness.attention import Case, Mode
 from harness.inputs.sets import make_inputs
-from harness.interface import Implementation
+from harness.interface import Implementation, mask_form_of
 from harness.jobs import Job, RowMessage, blank_row
 from harness.measuring import allocator
 from harness.measuring.attempts import attempt, failed_by
@@ -63,7 +63,10 @@ def _set_up(job: Job, channel: Channel) -> Setting:
     _set_process(job.case)
     torch.set_grad_enabled(False)
     input_sets = tuple(make_inputs(job.case, index) for index in range(_num_input_sets(job)))
-    return Setting(job, input_sets, make_reference(job.case, input_sets[0]), channel, started)
+    began = time.perf_counter()
+    reference = make_reference(job.case, input_sets[0])
+    reference_s = time.perf_counter() - began
+    return Setting(job, input_sets, reference, reference_s, channel, started)
 
 
 def _set_process(case: Case) -> None:
@@ -112,14 +115,21 @@ def _judged(
     outputs: Mapping[str, Tensor],
 ) -> Row:
     """The row with its errors, ``ok`` or ``incorrect``."""
-    case, reference = setting.job.case, setting.reference
+    case, reference, began = setting.job.case, setting.reference, time.perf_counter()
     contract = implementation.contract(case)
     judgement = judge(reference, outputs, contract)
     reasons = judgement.reasons
     if not reasons:
         reasons = unmasked(case, calls, setting.input_sets[0], reference, outputs, contract)
     status = Status.INCORRECT if reasons else Status.OK
-    return replace(row, errors=judgement.errors, status=status, reasons=reasons)
+    return replace(
+        row,
+        errors=judgement.errors,
+        status=status,
+        reasons=reasons,
+        reference_s=setting.reference_s,
+        judging_s=time.perf_counter() - began,
+    )
 
 
 def _first_call(
@@ -142,6 +152,7 @@ def _described(
         first_call_s=first_call_s,
         implementation_version=implementation.version(),
         kernel=implementation.kernel(case, inputs),
+        mask_form=mask_form_of(implementation, case).value,
         notes=tuple(implementation.notes(case)),
         flags=flags,
     )

@@ -59,12 +59,14 @@ class Setting:
 
     Args:
         reference: Exact results for the first input set.
+        reference_s: What they took.
         started: Reading of ``time.perf_counter`` at the start.
     """
 
     job: Job
     input_sets: tuple[Inputs, ...]
     reference: Reference
+    reference_s: float
     channel: Channel
     started: float
 
@@ -192,9 +194,12 @@ def _timing_flags(timing: Timing) -> tuple[str, ...]:
 
 def _rechecked(setting: Setting, entrant: Entrant, timing: Timing, row: Row) -> Row:
     """The row, ``incorrect`` when the last timed result on the first input set is not right."""
+    began = time.perf_counter()
     outputs = entrant.calls[0].named_outputs(timing.last_on_first_set)
     contract = entrant.implementation.contract(setting.job.case)
     reasons = faults_of_repeat(setting.reference, entrant.judged, outputs, contract)
+    judging_s = (row.judging_s or 0.0) + time.perf_counter() - began
+    row = replace(row, judging_s=judging_s)
     if not reasons:
         return row
     return failed(row, Status.INCORRECT, *(f"last timed call: {reason}" for reason in reasons))

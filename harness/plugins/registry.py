@@ -125,7 +125,7 @@ def _checked(made: Any) -> Any:
         )
     methods = dict(_METHODS)
     if isinstance(made, AttentionImplementation):
-        methods["make_attend"] = ("case", "masks")
+        methods |= {"make_attend": ("case", "masks"), "mask_form": ("case",)}
     for name, arguments in methods.items():
         signature = inspect.signature(getattr(made, name))
         try:

@@ -15,7 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from harness.analysis.cells import cells_of, varying_axes
 from harness.analysis.compare import BASELINE, DEFAULT_MARGIN, compare
 from harness.analysis.decide import Decision, decide
+from harness.analysis.judging import judging_share
 from harness.analysis.kernels import shared_kernels
+from harness.analysis.mask_forms import mixed_mask_forms
 from harness.analysis.pairs import control_of_run
 from harness.analysis.winners import winners
 from harness.report.numbers import byte_count, count, percent
@@ -120,6 +122,7 @@ def header_lines(content: Content) -> Iterator[str]:
     yield _rows_line(content)
     yield from _flag_lines(content)
     yield from _kernel_lines(content)
+    yield from _mask_lines(content)
 
 
 def control_line(content: Content) -> str:
@@ -159,7 +162,11 @@ def _rows_line(content: Content) -> str:
     passes = content.rows["pass_index"].nunique()
     cases = content.cells["case_key"].nunique()
     measured = f"{count(cases, 'case')} in {passes} {'pass' if passes == 1 else 'passes'}"
-    return f"{measured}; rows: {said}" + (f"; rounds ended by: {ended}" if ended else "")
+    share = judging_share(content.rows)
+    parts = [measured, f"rows: {said}"]
+    parts += [f"rounds ended by: {ended}"] if ended else []
+    parts += [] if share is None else [f"checking against float64: {percent(share)} of the time"]
+    return "; ".join(parts)
 
 
 def _flag_lines(content: Content) -> Iterator[str]:
@@ -181,3 +188,9 @@ def _kernel_lines(content: Content) -> Iterator[str]:
         names = " and ".join(shared.implementations)
         cases = count(shared.num_cases, "case")
         yield f"one kernel under several names: {names} ran {shared.kernel} in {cases}"
+
+
+def _mask_lines(content: Content) -> Iterator[str]:
+    """Masks that reached some as a flag and others as a tensor: a part of their difference."""
+    for mixed in mixed_mask_forms(content.cells):
+        yield f"one mask in several forms: {mixed} in {count(mixed.num_cases, 'case')}"

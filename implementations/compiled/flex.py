@@ -19,6 +19,7 @@ from harness.interface import (
     Case,
     DType,
     Inputs,
+    MaskForm,
     MaskTensors,
 )
 from implementations.compiled.region import Region, missing_compiler
@@ -59,6 +60,9 @@ class Flex(AttentionImplementation):
         if self._region(case).graphs == 0:
             self.prepare(case, inputs)()
         return "inductor:flex_attention" if self._region(case).graphs else "eager"
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_by_parts
 
     def notes(self, case: Case) -> tuple[str, ...]:
         return (*super().notes(case), *self._region(case).findings)

@@ -17,6 +17,7 @@ from harness.interface import (
     Case,
     Contract,
     Inputs,
+    MaskForm,
     MaskTensors,
     dense_bias,
     products_are_tf32,
@@ -35,6 +36,9 @@ class CompiledNaive(AttentionImplementation):
 
     def extra_reasons(self, case: Case) -> Iterable[str]:
         return missing_compiler(case.device)
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_as_tensor
 
     def contract(self, case: Case) -> Contract:
         return Contract.TF32 if products_are_tf32(case) else Contract.MATERIALISED

@@ -17,6 +17,7 @@ from harness.interface import (
     DType,
     Inputs,
     InvalidValueError,
+    MaskForm,
     MaskTensors,
     Scope,
     torch_dtype,
@@ -73,6 +74,9 @@ class Fused(AttentionImplementation):
         if case.device == "cuda":
             return self.on_cuda.kernel(case, inputs)
         return self._selection(case.config).describe(case.config.dtype)
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_by_parts
 
     def contract(self, case: Case) -> Contract:
         """Three products for one are a reduced precision of float32, and judged as that."""

@@ -22,6 +22,7 @@ from harness.interface import (
     AttentionInputs,
     Case,
     Inputs,
+    MaskForm,
     MaskTensors,
     dense_bias,
     is_plain_causal,
@@ -59,6 +60,9 @@ class Sdpa(AttentionImplementation):
             )
 
         return attend
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return MaskForm.FLAG if is_plain_causal(case.config) else case.config.mask.form_as_tensor
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         q, k, v = (x.requires_grad_(case.mode.is_training) for x in _attended(case, inputs))

@@ -21,6 +21,7 @@ from harness.interface import (
     AttentionImplementation,
     Case,
     Inputs,
+    MaskForm,
     MaskTensors,
     expand_grouped_heads,
 )
@@ -64,6 +65,11 @@ class Xformers(AttentionImplementation):
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         return self.chosen(case).kernel
+
+    def mask_form(self, case: Case) -> MaskForm:
+        mask = case.config.mask
+        is_dense = takes_densely(case.config, self.chosen(case).forward)
+        return mask.form_as_tensor if is_dense else mask.form_by_parts
 
     def notes(self, case: Case) -> tuple[str, ...]:
         operator = self.chosen(case)
