@@ -74,12 +74,14 @@ class RuleComparison:
     """Verdicts of three rules on one defect and distribution.
 
     Args:
+        defect: What is wrong, in words; empty for a correct one.
         bound_share: Worst error as a multiple of what the bound allows; above 1 it is caught.
         naive_ratio: Worst error as a multiple of same-dtype naive attention's; above 2 the usual
             rule of kernel tests catches it.
         allclose: Whether torch.allclose at 1e-2 lets it pass.
     """
 
+    name: str
     defect: str
     inputs: str
     bound_share: float
@@ -122,4 +124,4 @@ def _compare(kind: type[Sound], dtype: DType, distribution: str) -> RuleComparis
     assert isinstance(ratio, float)
     assert isinstance(share, float)
     defect = "" if kind in SOUND else (kind.__doc__ or "").partition("\n")[0]
-    return RuleComparison(defect, distribution, share, ratio, close)
+    return RuleComparison(kind.__name__, defect, distribution, share, ratio, close)

@@ -5,7 +5,7 @@ accumulation (float32, or float64 for float64)::
 
     A_i = max_j scale * sum_c |q_ic| |k_jc|      s_i = max_j |s_ij|      over the n_i attended keys
     fused:         eta_i = 2 (sqrt(D) u32 A_i + 2 u32 s_i) + (sqrt(n_i) + 4) u32 (+ 2 u if low)
-    materialised:  eta_i = 2 (sqrt(D) u32 A_i + 2 u s_i) + (sqrt(n_i) + 4) u32 + 3 u
+    materialised:  eta_i = 2 (sqrt(D) u32 A_i + r u s_i) + (sqrt(n_i) + 4) u32 + 3 u
     tf32, bf16x3:  eta_i = fused, + 4 u_p A_i + 2 u_p, u_p = 2^-11 or 2^-16, for float32 inputs
     pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|) + flush (1 + n_i)
 
@@ -13,8 +13,9 @@ The square roots are the probabilistic form of sums of D or n_i roundings. tau i
 positive number of the dtype: probabilities and results may underflow. flush is the smallest normal
 number of float32, bfloat16 and float64, 1e-38 or less: hardware may take every product below it for
 zero, as bfloat16 tile units always do. A bias adds to s_i what it adds to the scores before they
-cancel: s_i = max_j (|scale q k_j| + |bias_ij|). For float64 the whole bound is doubled, since the
-oracle rounds as much as what it judges.
+cancel: s_i = max_j (|scale q k_j| + |bias_ij|). r counts the roundings of a materialised score: 2,
+of the scaled query and of the product, and with a bias 3. For float64 the whole bound is doubled,
+since the oracle rounds as much as what it judges.
 
 Gradients, with P the probabilities, dP = dO V^T, M_ij = |dP_ij| + sum_j P_ij |dP_ij| + sum_c |dO O|
 + sqrt(sum_c dO^2 (P|V|)^2), and |dS| := P M, the sum of the absolute terms of dS (dS itself cancels
@@ -103,19 +104,21 @@ class OperandErrors:
 
 @dataclass(frozen=True)
 class RowTerms:
-    """What the bound needs of each row, all of one shape: n_i, A_i, s_i and B_i."""
+    """What the bound needs of each row, all of one shape: n_i, A_i, s_i, r and B_i."""
 
     attended: Tensor
     product: Tensor
     score: Tensor
+    roundings: Tensor
     operands: Tensor
 
 
 def score_term(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
     """Relative error that rounded scores put into each probability of a row."""
-    of_score = u.result if contract is Contract.MATERIALISED else u.accumulate
+    unit = u.result if contract is Contract.MATERIALISED else u.accumulate
     of_products = math.sqrt(head_dim) * u.accumulate + 2 * factor_rounding(u, contract)
-    return 2 * (of_products * rows.product + 2 * of_score * rows.score + rows.operands)
+    of_score = unit * rows.roundings * rows.score
+    return 2 * (of_products * rows.product + of_score + rows.operands)
 
 
 def factor_rounding(u: Units, contract: Contract) -> float:
@@ -210,7 +213,8 @@ def _row_terms(
         dk = errors.k[block.batch, block.kv_head].to(wide)
         squares = _product_of_squares((dq, q), (k, dk))
         operands = SIGMAS * abs(scale) * _largest(squares, block.keep).sqrt()
-    return RowTerms(attended, product, _largest(score, block.keep), operands)
+    roundings = torch.full_like(product, 2 if block.bias is None else 3)
+    return RowTerms(attended, product, _largest(score, block.keep), roundings, operands)
 
 
 def _product_of_squares(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:

@@ -73,3 +73,4 @@ def test_the_battery_is_shown_to_catch_every_planted_defect(tmp_path):
     assert ended.returncode == 0, ended.stdout
     assert "OnlyMultiplesOfEight: caught by check_head_dims" in ended.stdout
     assert "SoundMaterialised: passes every check" in ended.stdout
+    assert "DropsLastKey on outlier_channel inputs: bound x" in ended.stdout

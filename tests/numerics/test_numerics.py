@@ -325,3 +325,13 @@ def test_materialised_scores_are_judged_by_their_own_contract():
     reference = make_reference(case, inputs)
     assert judge(reference, outputs, Contract.MATERIALISED).reasons == ()
     assert judge(reference, outputs, Contract.FUSED).reasons
+
+
+def test_a_score_with_a_bias_may_be_rounded_once_more():
+    # Seen: 1.1 times the bound for two roundings, of a scaled query and of a product.
+    axes = {"hidden_size": 128, "num_heads": 1, "seq_len": 127, "batch_size": 2, "seed": 2}
+    mask = "padding:0.3+keep:random+bias:random"
+    case = a_case(**axes, mask=mask, inputs="outlier_channel", dtype="bfloat16")
+    judgement = judged(Naive(), case)
+    assert judgement.reasons == ()
+    assert judgement.errors["o"]["bound_share"] > 0.7
