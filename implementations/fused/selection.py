@@ -28,8 +28,10 @@ class Selection:
         return f"fused {self.path.name.lower()} {dtype}{factor}"
 
 
-# Tiles are 16 queries by 16 keys by 32 channels: with fewer they multiply zeros.
-_LEAST_TILE_QUERIES = 32
+# Tiles come in blocks of 32 queries and 64 keys, of 32 channels each. What is missing is multiplied
+# as zeros, and vectors are faster until enough is there: the sooner, the fewer products stand for
+# one. Where that is was measured with both paths forced.
+_LEAST_FOR_TILES = {1: (4, 24), 3: (16, 56), 6: (96, 96)}  # (queries, keys) by products
 _LEAST_TILE_CHANNELS = 32
 
 
@@ -37,12 +39,15 @@ def select(
     runnable: tuple[Path, ...], forced: Path | None, c: AttentionConfig, precision: Precision
 ) -> Selection:
     """The path for a config and precision. ``runnable`` must not be empty."""
-    path = forced if forced is not None else _fastest(runnable, c)
-    return Selection(path, _products(c.dtype, precision))
+    products = _products(c.dtype, precision)
+    path = forced if forced is not None else _fastest(runnable, c, products)
+    return Selection(path, products)
 
 
-def _fastest(runnable: tuple[Path, ...], c: AttentionConfig) -> Path:
-    suits_tiles = c.seq_len >= _LEAST_TILE_QUERIES and c.head_dim >= _LEAST_TILE_CHANNELS
+def _fastest(runnable: tuple[Path, ...], c: AttentionConfig, products: int) -> Path:
+    queries, keys = _LEAST_FOR_TILES[products]
+    fills_tiles = c.seq_len >= queries and c.kv_seq_len >= keys
+    suits_tiles = fills_tiles and c.head_dim >= _LEAST_TILE_CHANNELS
     return max(path for path in runnable if suits_tiles or path is not Path.AMX)
 
 

@@ -21,6 +21,7 @@ from harness.interface import Contract
 from harness.tensors import AttentionInputs, MaskTensors, dense_keep
 from implementations.fused import Fused
 from implementations.fused.native import Path, library, runnable_paths
+from implementations.fused.selection import Precision, select
 
 PATHS = [path.name.lower() for path in runnable_paths()]
 DTYPES = ["float32", "bfloat16", "float16"]
@@ -383,3 +384,26 @@ def test_three_products_are_exact_to_about_1e_5() -> None:
     assert error <= 1.5e-5
     assert fused.contract(case) is Contract.BF16X3
     assert Fused().contract(case) is Contract.FUSED
+
+
+@needs_kernels
+@pytest.mark.parametrize(
+    ("dtype", "precision", "seq_len", "kv_seq_len", "tiles"),
+    [
+        ("bfloat16", "full", 1, 8192, False),
+        ("bfloat16", "full", 16, 8192, True),
+        ("float32", "full", 16, 8192, False),
+        ("float32", "bf16x3", 16, 8192, True),
+        ("float32", "full", 128, 128, True),
+        ("bfloat16", "full", 16, 16, False),
+    ],
+)
+def test_tiles_are_chosen_where_there_is_enough_to_fill_them(
+    dtype: str, precision: str, seq_len: int, kv_seq_len: int, tiles: bool
+) -> None:
+    case = make_case(seq_len=seq_len, kv_seq_len=kv_seq_len, head_dim=64, dtype=dtype)
+    every_path = tuple(Path)
+    chosen = select(every_path, None, case.config, Precision(precision))
+    assert (chosen.path is Path.AMX) == tiles
+    vectors = tuple(path for path in Path if path is not Path.AMX)
+    assert select(vectors, None, case.config, Precision(precision)).path is Path.AVX512
