@@ -5,6 +5,7 @@
 #include "elements.h"
 #include "pack.h"
 #include "panel_product.h"
+#include "row_products.h"
 #include "block_mask.h"
 #include "softmax.h"
 #include "forward.h"

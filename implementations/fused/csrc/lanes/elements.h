@@ -72,6 +72,52 @@ FUSED_INLINE Vec load_vector(const Float16* p) {
 #endif
 }
 
+// Two vectors of consecutive elements, in the order that is quickest to load: as they are, except for
+// bfloat16, which gives the even ones, then the odd ones.
+struct TwoVecs {
+  Vec first, second;
+};
+
+template <class Element>
+FUSED_INLINE TwoVecs load_two(const Element* p) {
+  return {load_vector(p), load_vector(p + kLanes)};
+}
+
+FUSED_INLINE TwoVecs load_two(const BFloat16* p) {
+  UintVec bits;
+  __builtin_memcpy(&bits, p, sizeof bits);
+  return {(Vec)(bits << 16), (Vec)(bits & 0xffff0000u)};
+}
+
+// Brings float32 channels into the order of load_two of Element, and back. A last vector without a
+// partner stays as it is.
+template <class Element>
+static void to_order_of_two(float* row, int64_t width) {
+  if (!std::is_same_v<Element, BFloat16>) return;
+  for (int64_t c = 0; c + 2 * kLanes <= width; c += 2 * kLanes) {
+    float even[kLanes], odd[kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      even[i] = row[c + 2 * i];
+      odd[i] = row[c + 2 * i + 1];
+    }
+    __builtin_memcpy(row + c, even, sizeof even);
+    __builtin_memcpy(row + c + kLanes, odd, sizeof odd);
+  }
+}
+
+template <class Element>
+static void from_order_of_two(float* row, int64_t width) {
+  if (!std::is_same_v<Element, BFloat16>) return;
+  for (int64_t c = 0; c + 2 * kLanes <= width; c += 2 * kLanes) {
+    float whole[2 * kLanes];
+    for (int i = 0; i < kLanes; ++i) {
+      whole[2 * i] = row[c + i];
+      whole[2 * i + 1] = row[c + kLanes + i];
+    }
+    __builtin_memcpy(row + c, whole, sizeof whole);
+  }
+}
+
 FUSED_INLINE void store_vector(Float32* p, Vec x) { store_unaligned(&p->value, x); }
 
 FUSED_INLINE void store_vector(BFloat16* p, Vec x) {

@@ -51,6 +51,13 @@ FUSED_INLINE float sum_of_lanes(Vec x) {
   return sum;
 }
 
+// NaN only if all lanes are: as max, with each lane in turn as a.
+FUSED_INLINE float largest_lane(Vec x) {
+  float largest = kMinusInfinity;
+  for (int i = 0; i < kLanes; ++i) largest = x[i] > largest ? x[i] : largest;
+  return largest;
+}
+
 // One step of the butterfly that transposes a square of kLanes vectors.
 template <int Stride>
 FUSED_INLINE void exchange(Vec* rows) {
