@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <thread>
 
 namespace fused {
 
@@ -23,6 +24,13 @@ inline void wait_for_all(int64_t threads) {
   if (threads > 1) {
 #pragma omp barrier
   }
+}
+
+// Waits until another thread has brought the counter to this value, and sees what it wrote before.
+inline void wait_for_turn(const std::atomic<int64_t>& turn, int64_t value) {
+  constexpr int kSpins = 1 << 12;  // then the other thread may need this one's processor
+  for (int i = 0; turn.load(std::memory_order_acquire) != value; ++i)
+    if (i >= kSpins) std::this_thread::yield();
 }
 
 }  // namespace fused

@@ -3,79 +3,126 @@
 //
 //   dV = P^T dO      dP = dO V^T      dS = P (dP - delta)      dQ = scale dS K      dK = scale dS^T Q
 //
-// Two kinds of work items, each the only writer of its part of the result, so that sums have a fixed
-// order and no thread waits for another:
+// One item of work is a partition: kGradientRows keys, past which the queries of all heads of the
+// group go, kGradientRows at a time, last ones first. Every pair's score is computed once:
 //
-//   query block   W queries across the lanes; all keys stream past; gives dQ
-//   key block     W keys across the lanes; all queries of the group's heads stream past; gives dK, dV
+//   scores, dP   [queries][W keys]   rows are queries, W keys across the lanes; become P and dS in place
+//   dV^T, dK^T   [channels][W keys]  sums of the partition, by lane block; only this item adds to them
+//   dS^T         [keys][W queries]   dS transposed, W queries across the lanes
+//   dQ^T         [channels][W queries]  sums of all partitions, for the heads of one group
 //
-// Scores and dP are thus computed twice: 7 products instead of 5.
+// The partitions of a head add to dQ^T in the order of their keys, whichever threads they run on: a
+// partition waits until the one before it is done with a block of queries (GradientTurns). Since all
+// go through the queries in the same order, the second thread is one block behind the first, and
+// results have the same bits for any number of threads.
 
-// One matrix of a head in the two packed forms (pack.h).
-struct PackedMatrix {
-  float *row_panels, *column_panels;
-  int64_t rows, channels, row_size, column_size;
+constexpr int64_t kGradientRows = 96;  // queries of a block, keys of a partition: whole lane blocks on every path
+constexpr int64_t kGradientLaneBlocks = kGradientRows / kBlockWidth;
+static_assert(kGradientRows % kBlockWidth == 0);
 
-  PackedMatrix(int64_t rows_, int64_t channels_, int64_t slots, Arena& arena) : rows(rows_), channels(channels_) {
-    row_size = padded_to_panel(rows) * channels;
-    column_size = padded_to_panel(channels) * rows;
-    row_panels = arena.take<float>(slots * row_size);
-    column_panels = arena.take<float>(slots * column_size);
+// Matrices of a group's heads as row panels (pack.h).
+struct RowPanels {
+  float* data;
+  int64_t channels, size;
+
+  RowPanels(int64_t rows, int64_t channels_, int64_t slots, Arena& arena)
+      : channels(channels_), size(padded_to_panel(rows) * channels_) {
+    data = arena.take<float>(slots * size);
   }
 
   template <class Element>
   void pack(const Rows<Element>& source, int64_t slot, int64_t first, float* staging) {
-    pack_row_panels(source, staging, row_panels + slot * row_size + first * channels);
-    pack_column_panels(source, rows * kPanelRows, staging, column_panels + slot * column_size + first * kPanelRows);
+    pack_row_panels(source, staging, data + slot * size + first * channels);
   }
 
   // target [num_rows][W] = rows [first_row, + num_rows) times a lane block.
-  void multiply_rows(int64_t slot, int64_t first_row, int64_t num_rows, const float* lane_block, float* target) const {
-    multiply_panels<kMaxVectors>(row_panels + slot * row_size + first_row * channels, channels * kPanelRows,
+  void multiply(int64_t slot, int64_t first_row, int64_t num_rows, const float* lane_block, float* target) const {
+    multiply_panels<kMaxVectors>(data + slot * size + first_row * channels, channels * kPanelRows,
                                  divide_up(num_rows, kPanelRows), lane_block, channels, target);
+  }
+};
+
+// The same as column panels.
+struct ColumnPanels {
+  float* data;
+  int64_t rows, channels, size;
+
+  ColumnPanels(int64_t rows_, int64_t channels_, int64_t slots, Arena& arena)
+      : rows(rows_), channels(channels_), size(padded_to_panel(channels_) * rows_) {
+    data = arena.take<float>(slots * size);
+  }
+
+  template <class Element>
+  void pack(const Rows<Element>& source, int64_t slot, int64_t first, float* staging) {
+    pack_column_panels(source, rows * kPanelRows, staging, data + slot * size + first * kPanelRows);
   }
 
   // target [channels][W] += transposed rows [first_row, + num_rows) times a block [num_rows][W].
-  void add_columns(int64_t slot, int64_t first_row, int64_t num_rows, const float* block, float* target) const {
-    add_panel_products<kMaxVectors>(column_panels + slot * column_size + first_row * kPanelRows, rows * kPanelRows,
+  void add_product(int64_t slot, int64_t first_row, int64_t num_rows, const float* block, float* target) const {
+    add_panel_products<kMaxVectors>(data + slot * size + first_row * kPanelRows, rows * kPanelRows,
                                     divide_up(channels, kPanelRows), block, num_rows, target);
   }
 };
 
-// Operands of the heads of one group; queries and their gradients by slot and head within the group.
-struct PackedForGradients {
-  PackedMatrix keys, values, queries, grad_outputs;
-  float *base_2_lse, *delta;  // one number per query
+// Operands and gradients of the heads of one group: keys by slot, what belongs to queries by slot and
+// head within the group ("query slot").
+struct GradientOperands {
+  ColumnPanels key_columns;
+  RowPanels query_rows, grad_output_rows;
+  ColumnPanels query_columns, grad_output_columns;
+  float *base_2_lse, *delta;       // one number per query
+  float* grad_queries;             // dQ^T by lane block
+  std::atomic<int64_t>* turns;     // partitions that have added to dQ^T, by block of queries
+  int64_t seq_len, lane_block_size, query_blocks;
 
-  PackedForGradients(const Problem& p, int64_t slots, Arena& arena)
-      : keys(p.kv_seq_len, p.qk_dim, slots, arena),
-        values(p.kv_seq_len, p.v_dim, slots, arena),
-        queries(p.seq_len, p.qk_dim, slots * p.group_size(), arena),
-        grad_outputs(p.seq_len, p.v_dim, slots * p.group_size(), arena) {
-    base_2_lse = arena.take<float>(slots * p.group_size() * p.seq_len);
-    delta = arena.take<float>(slots * p.group_size() * p.seq_len);
+  GradientOperands(const Problem& p, int64_t slots, Arena& arena)
+      : key_columns(p.kv_seq_len, p.qk_dim, slots, arena),
+        query_rows(p.seq_len, p.qk_dim, slots * p.group_size(), arena),
+        grad_output_rows(p.seq_len, p.v_dim, slots * p.group_size(), arena),
+        query_columns(p.seq_len, p.qk_dim, slots * p.group_size(), arena),
+        grad_output_columns(p.seq_len, p.v_dim, slots * p.group_size(), arena),
+        seq_len(p.seq_len),
+        lane_block_size(padded_to_panel(p.qk_dim) * kBlockWidth),
+        query_blocks(divide_up(p.seq_len, kGradientRows)) {
+    const int64_t query_slots = slots * p.group_size();
+    base_2_lse = arena.take<float>(query_slots * seq_len);
+    delta = arena.take<float>(query_slots * seq_len);
+    grad_queries = arena.take<float>(query_slots * query_blocks * kGradientLaneBlocks * lane_block_size);
+    turns = arena.take<std::atomic<int64_t>>(query_slots * query_blocks);
   }
 
   static int64_t bytes_per_head(const Problem& p) {
-    const int64_t rows = p.kv_seq_len + p.group_size() * p.seq_len;
-    return 2 * rows * (p.qk_dim + p.v_dim) * int64_t(sizeof(float));
+    const int64_t per_query = 2 * (p.qk_dim + p.v_dim) + p.qk_dim;
+    return (p.kv_seq_len * p.qk_dim + p.group_size() * p.seq_len * per_query) * int64_t(sizeof(float));
+  }
+
+  const float* lse_of(int64_t query_slot, int64_t query) const { return base_2_lse + query_slot * seq_len + query; }
+  const float* delta_of(int64_t query_slot, int64_t query) const { return delta + query_slot * seq_len + query; }
+
+  float* grad_query_of(int64_t query_slot, int64_t block, int64_t lane_block) const {
+    return grad_queries + ((query_slot * query_blocks + block) * kGradientLaneBlocks + lane_block) * lane_block_size;
+  }
+
+  std::atomic<int64_t>& turn_of(int64_t query_slot, int64_t block) const {
+    return turns[query_slot * query_blocks + block];
   }
 };
 
-// What one thread needs. lane_* hold the block's own operands, sum_* its gradients.
+// What one thread needs. keys to sum_values exist once per lane block of the partition.
 struct BackwardWorkspace {
-  float *lane_qk, *lane_v, *scores, *grad_scores, *sum_qk, *sum_v, *staging, *lse, *delta, *factors;
+  float *keys, *values, *sum_keys, *sum_values, *scores, *grad_scores, *transposed, *staging, *factors;
+  int64_t qk_size, v_size;
 
-  BackwardWorkspace(const Problem& p, int64_t block_rows, Arena& arena) {
-    lane_qk = arena.take<float>(p.qk_dim * kBlockWidth);
-    lane_v = arena.take<float>(p.v_dim * kBlockWidth);
-    scores = arena.take<float>(block_rows * kBlockWidth);
-    grad_scores = arena.take<float>(block_rows * kBlockWidth);
-    sum_qk = arena.take<float>(padded_to_panel(p.qk_dim) * kBlockWidth);
-    sum_v = arena.take<float>(padded_to_panel(p.v_dim) * kBlockWidth);
-    staging = arena.take<float>(kLanes * padded_to_lanes(std::max({p.qk_dim, p.v_dim, block_rows, kBlockWidth})));
-    lse = arena.take<float>(kBlockWidth);
-    delta = arena.take<float>(kBlockWidth);
+  BackwardWorkspace(const Problem& p, Arena& arena)
+      : qk_size(padded_to_panel(p.qk_dim) * kBlockWidth), v_size(padded_to_panel(p.v_dim) * kBlockWidth) {
+    keys = arena.take<float>(kGradientLaneBlocks * qk_size);
+    values = arena.take<float>(kGradientLaneBlocks * v_size);
+    sum_keys = arena.take<float>(kGradientLaneBlocks * qk_size);
+    sum_values = arena.take<float>(kGradientLaneBlocks * v_size);
+    scores = arena.take<float>(kGradientRows * kBlockWidth);
+    grad_scores = arena.take<float>(kGradientRows * kBlockWidth);
+    transposed = arena.take<float>(kGradientRows * kGradientRows);
+    staging = arena.take<float>(kLanes * padded_to_lanes(std::max({p.qk_dim, p.v_dim, kGradientRows})));
     factors = arena.take<float>(kBlockWidth);
   }
 };
@@ -83,99 +130,198 @@ struct BackwardWorkspace {
 // A query without keys has log-sum-exp -inf; +inf in its place makes every probability 0.
 FUSED_INLINE float to_base_2_lse(float lse) { return lse == kMinusInfinity ? __builtin_inff() : lse * kLog2E; }
 
-template <class Element>
-class Gradients {
- public:
-  Gradients(const Problem& p, const PackedForGradients& packed, const BackwardWorkspace& w, const KeptKeys& kept,
-            int64_t batch, int64_t kv_head, int64_t slot, int64_t block_rows)
-      : p_(p), packed_(packed), w_(w), kept_(kept), batch_(batch), kv_head_(kv_head), slot_(slot),
-        block_rows_(block_rows) {}
+// Which partitions of the keys a block of queries sees: a contiguous range.
+inline Range partitions_seen(const Problem& p, const KeptKeys& kept, int64_t first_query, int64_t num_queries) {
+  const Range keys = intersect(keys_seen_by_any(p, first_query, num_queries), kept.range);
+  if (keys.empty()) return {0, 0};
+  return {keys.begin / kGradientRows, divide_up(keys.end, kGradientRows)};
+}
 
-  void query_block(int64_t head_in_group, int64_t first) {
-    const int64_t count = std::min(kBlockWidth, p_.seq_len - first);
-    const int64_t head = kv_head_ * p_.group_size() + head_in_group;
-    pack_lane_block(rows(p_.query, head, first, count, p_.qk_dim), score_factor(), kBlockWidth, w_.staging, w_.lane_qk);
-    pack_lane_block(rows(p_.grad_output, head, first, count, p_.v_dim), 1.0f, kBlockWidth, w_.staging, w_.lane_v);
-    load_row_numbers(head_in_group, first, count);
-    clear(w_.sum_qk, p_.qk_dim);
-    const Range keys = intersect(keys_seen_by_any(p_, first, count), kept_.range);
-    for (int64_t key = keys.begin / kPanelRows * kPanelRows; key < keys.end; key += block_rows_) {
-      const BlockPlace at{batch_, head, first, count, key, std::min(block_rows_, keys.end - key)};
-      if (keeps_any(p_, at)) add_key_block(at);
-    }
-    write(w_.sum_qk, float(p_.scale), rows(p_.grad_query, head, first, count, p_.qk_dim));
+// Where the heads of a key/value head stand.
+struct HeadPlace {
+  int64_t batch, kv_head, slot, group_size;
+
+  HeadPlace(const Problem& p, int64_t index, int64_t slot_)
+      : batch(index / p.num_kv_heads), kv_head(index % p.num_kv_heads), slot(slot_), group_size(p.group_size()) {}
+
+  int64_t head(int64_t g) const { return kv_head * group_size + g; }
+  int64_t query_slot(int64_t g) const { return slot * group_size + g; }
+};
+
+// Phase 1: packs keys and queries, and what else a head needs before its partitions.
+template <class Element>
+class GradientPacking {
+ public:
+  GradientPacking(const Problem& p, GradientOperands& operands, const BackwardWorkspace& w, const HeadPlace& place)
+      : p_(p), operands_(operands), w_(w), place_(place) {}
+
+  void keys(int64_t partition) {
+    const int64_t first = partition * kGradientRows, count = std::min(kGradientRows, p_.kv_seq_len - first);
+    operands_.key_columns.pack(rows_of<Element>(p_.key, place_.batch, place_.kv_head, first, count, p_.qk_dim),
+                               place_.slot, first, w_.staging);
   }
 
-  void key_block(int64_t first) {
-    const int64_t count = std::min(kBlockWidth, p_.kv_seq_len - first);
-    pack_lane_block(rows(p_.key, kv_head_, first, count, p_.qk_dim), score_factor(), kBlockWidth, w_.staging, w_.lane_qk);
-    pack_lane_block(rows(p_.value, kv_head_, first, count, p_.v_dim), 1.0f, kBlockWidth, w_.staging, w_.lane_v);
-    clear(w_.sum_qk, p_.qk_dim);
-    clear(w_.sum_v, p_.v_dim);
-    const Range queries = queries_that_see(p_, first, count);
-    for (int64_t g = 0; g < p_.group_size(); ++g)
-      for (int64_t query = queries.begin / kPanelRows * kPanelRows; query < queries.end; query += block_rows_) {
-        const int64_t num_queries = std::min(block_rows_, queries.end - query);
-        const BlockPlace at{batch_, kv_head_ * p_.group_size() + g, query, num_queries, first, count};
-        if (keeps_any(p_, at)) add_query_block(at, g);
-      }
-    write(w_.sum_qk, float(p_.scale), rows(p_.grad_key, kv_head_, first, count, p_.qk_dim));
-    write(w_.sum_v, 1.0f, rows(p_.grad_value, kv_head_, first, count, p_.v_dim));
+  void queries(int64_t g, int64_t block, const KeptKeys& kept) {
+    const int64_t first = block * kGradientRows, count = std::min(kGradientRows, p_.seq_len - first);
+    const int64_t slot = place_.query_slot(g);
+    const auto queries = rows(p_.query, g, first, count, p_.qk_dim);
+    const auto grad_outputs = rows(p_.grad_output, g, first, count, p_.v_dim);
+    operands_.query_rows.pack(queries, slot, first, w_.staging);
+    operands_.query_columns.pack(queries, slot, first, w_.staging);
+    operands_.grad_output_rows.pack(grad_outputs, slot, first, w_.staging);
+    operands_.grad_output_columns.pack(grad_outputs, slot, first, w_.staging);
+    write_row_numbers(grad_outputs, rows(p_.output, g, first, count, p_.v_dim), g, first);
+    begin_grad_queries(slot, block);
+    if (partitions_seen(p_, kept, first, count).empty()) write_zeros(rows(p_.grad_query, g, first, count, p_.qk_dim));
   }
 
  private:
-  float score_factor() const { return float(p_.scale) * kLog2E; }
-
-  Rows<Element> rows(const Tensor& t, int64_t head, int64_t first, int64_t count, int64_t channels) const {
-    return rows_of<Element>(t, batch_, head, first, count, channels);
+  Rows<Element> rows(const Tensor& t, int64_t g, int64_t first, int64_t count, int64_t channels) const {
+    return rows_of<Element>(t, place_.batch, place_.head(g), first, count, channels);
   }
 
-  static void clear(float* sums, int64_t channels) {
-    __builtin_memset(sums, 0, padded_to_panel(channels) * kBlockWidth * sizeof(float));
-  }
-
-  const float* numbers(const float* all, int64_t head_in_group) const {
-    return all + (slot_ * p_.group_size() + head_in_group) * p_.seq_len;
-  }
-
-  void load_row_numbers(int64_t head_in_group, int64_t first, int64_t count) {
-    for (int64_t i = 0; i < kBlockWidth; ++i) {
-      w_.lse[i] = i < count ? numbers(packed_.base_2_lse, head_in_group)[first + i] : __builtin_inff();
-      w_.delta[i] = i < count ? numbers(packed_.delta, head_in_group)[first + i] : 0.0f;
+  // Log-sum-exp and delta.
+  void write_row_numbers(const Rows<Element>& grads, const Rows<Element>& outputs, int64_t g, int64_t first) {
+    const float* lse = p_.log_sum_exp + (place_.batch * p_.num_heads + place_.head(g)) * p_.seq_len + first;
+    float* base_2_lse = operands_.base_2_lse + place_.query_slot(g) * p_.seq_len + first;
+    float* delta = operands_.delta + place_.query_slot(g) * p_.seq_len + first;
+    const int64_t width = padded_to_lanes(p_.v_dim);
+    for (int64_t i = 0; i < grads.count; ++i) {
+      base_2_lse[i] = to_base_2_lse(lse[i]);
+      load_row(grads.base + i * grads.row_stride, grads.column_stride, p_.v_dim, w_.staging);
+      load_row(outputs.base + i * outputs.row_stride, outputs.column_stride, p_.v_dim, w_.staging + width);
+      Vec sum = {};
+      for (int64_t c = 0; c < width; c += kLanes) sum += load(w_.staging + c) * load(w_.staging + width + c);
+      delta[i] = sum_of_lanes(sum);
     }
   }
 
-  // Queries across the lanes: dQ^T += K^T dS^T.
-  void add_key_block(const BlockPlace& at) {
-    packed_.keys.multiply_rows(slot_, at.first_key, at.num_keys, w_.lane_qk, w_.scores);
-    apply_masks<Element, kMaxVectors>(p_, at, mask_work(p_, at, kept_), w_.staging, w_.scores);
-    packed_.values.multiply_rows(slot_, at.first_key, at.num_keys, w_.lane_v, w_.grad_scores);
-    for (int64_t i = 0; i < at.num_keys; ++i)
-      for (int j = 0; j < kMaxVectors; ++j) {
-        const int64_t offset = (i * kMaxVectors + j) * kLanes;
-        const Vec probability = exp2(load(w_.scores + offset) - load(w_.lse + j * kLanes));
-        store(w_.grad_scores + offset, probability * (load(w_.grad_scores + offset) - load(w_.delta + j * kLanes)));
-      }
-    packed_.keys.add_columns(slot_, at.first_key, at.num_keys, w_.grad_scores, w_.sum_qk);
+  void begin_grad_queries(int64_t slot, int64_t block) {
+    __builtin_memset(operands_.grad_query_of(slot, block, 0), 0,
+                     kGradientLaneBlocks * operands_.lane_block_size * sizeof(float));
+    operands_.turn_of(slot, block).store(0, std::memory_order_relaxed);
   }
 
-  // Keys across the lanes: dV^T += dO^T P, dK^T += Q^T dS.
-  void add_query_block(const BlockPlace& at, int64_t head_in_group) {
-    const int64_t slot = slot_ * p_.group_size() + head_in_group;
-    packed_.queries.multiply_rows(slot, at.first_query, at.num_queries, w_.lane_qk, w_.scores);
+  void write_zeros(const Rows<Element>& target) {
+    __builtin_memset(w_.staging, 0, padded_to_lanes(target.channels) * sizeof(float));
+    for (int64_t i = 0; i < target.count; ++i)
+      store_row(const_cast<Element*>(target.base) + i * target.row_stride, target.column_stride, target.channels,
+                w_.staging);
+  }
+
+  const Problem& p_;
+  GradientOperands& operands_;
+  const BackwardWorkspace& w_;
+  HeadPlace place_;
+};
+
+// Phase 2: one partition of a head's keys.
+template <class Element>
+class GradientPartition {
+ public:
+  GradientPartition(const Problem& p, const GradientOperands& operands, const BackwardWorkspace& w, const KeptKeys& kept,
+                    const HeadPlace& place, int64_t partition)
+      : p_(p), operands_(operands), w_(w), kept_(kept), place_(place), partition_(partition),
+        first_key_(partition * kGradientRows), num_keys_(std::min(kGradientRows, p.kv_seq_len - first_key_)) {}
+
+  void run() {
+    for (int64_t j = 0; j < num_lane_blocks(); ++j) begin_lane_block(j);
+    for (int64_t g = 0; g < p_.group_size(); ++g)
+      for (int64_t block = operands_.query_blocks - 1; block >= 0; --block) {
+        const int64_t first = block * kGradientRows, count = std::min(kGradientRows, p_.seq_len - first);
+        const Range partitions = partitions_seen(p_, kept_, first, count);
+        if (partitions.begin <= partition_ && partition_ < partitions.end) pass_queries(g, block, first, count, partitions);
+      }
+    for (int64_t j = 0; j < num_lane_blocks(); ++j) finish_lane_block(j);
+  }
+
+ private:
+  int64_t num_lane_blocks() const { return divide_up(num_keys_, kBlockWidth); }
+  int64_t first_key(int64_t j) const { return first_key_ + j * kBlockWidth; }
+  int64_t keys_in(int64_t j) const { return std::min(kBlockWidth, num_keys_ - j * kBlockWidth); }
+
+  Rows<Element> key_rows(const Tensor& t, int64_t j, int64_t channels) const {
+    return rows_of<Element>(t, place_.batch, place_.kv_head, first_key(j), keys_in(j), channels);
+  }
+
+  void begin_lane_block(int64_t j) {
+    pack_lane_block(key_rows(p_.key, j, p_.qk_dim), float(p_.scale) * kLog2E, kBlockWidth, w_.staging,
+                    w_.keys + j * w_.qk_size);
+    pack_lane_block(key_rows(p_.value, j, p_.v_dim), 1.0f, kBlockWidth, w_.staging, w_.values + j * w_.v_size);
+    __builtin_memset(w_.sum_keys + j * w_.qk_size, 0, w_.qk_size * sizeof(float));
+    __builtin_memset(w_.sum_values + j * w_.v_size, 0, w_.v_size * sizeof(float));
+  }
+
+  void pass_queries(int64_t g, int64_t block, int64_t first, int64_t count, Range partitions) {
+    const bool has_pairs = keeps_any(p_, {place_.batch, place_.head(g), first, count, first_key_, num_keys_});
+    if (has_pairs)
+      for (int64_t j = 0; j < num_lane_blocks(); ++j) {
+        score({place_.batch, place_.head(g), first, count, first_key(j), keys_in(j)}, place_.query_slot(g), j);
+        add_to_keys_and_values(place_.query_slot(g), first, count, j);
+        transpose_grad_scores(j);
+      }
+    wait_for_turn(operands_.turn_of(place_.query_slot(g), block), partition_ - partitions.begin);
+    if (has_pairs) add_to_queries(place_.query_slot(g), block, count);
+    if (partition_ + 1 == partitions.end) write_queries(g, block, first, count);
+    operands_.turn_of(place_.query_slot(g), block).store(partition_ + 1 - partitions.begin, std::memory_order_release);
+  }
+
+  // P and dS of the block, rows beyond the last query 0.
+  void score(const BlockPlace& at, int64_t slot, int64_t j) {
+    operands_.query_rows.multiply(slot, at.first_query, at.num_queries, w_.keys + j * w_.qk_size, w_.scores);
     mask_rows<Element, kMaxVectors>(p_, at, mask_work(p_, at, kept_), w_.staging, w_.scores);
-    packed_.grad_outputs.multiply_rows(slot, at.first_query, at.num_queries, w_.lane_v, w_.grad_scores);
-    const float* lse = numbers(packed_.base_2_lse, head_in_group) + at.first_query;
-    const float* delta = numbers(packed_.delta, head_in_group) + at.first_query;
+    operands_.grad_output_rows.multiply(slot, at.first_query, at.num_queries, w_.values + j * w_.v_size, w_.grad_scores);
+    const float *lse = operands_.lse_of(slot, at.first_query), *delta = operands_.delta_of(slot, at.first_query);
     for (int64_t i = 0; i < at.num_queries; ++i)
-      for (int j = 0; j < kMaxVectors; ++j) {
-        const int64_t offset = (i * kMaxVectors + j) * kLanes;
+      for (int v = 0; v < kMaxVectors; ++v) {
+        const int64_t offset = i * kBlockWidth + v * kLanes;
         const Vec probability = exp2(load(w_.scores + offset) - lse[i]);
         store(w_.scores + offset, probability);
         store(w_.grad_scores + offset, probability * (load(w_.grad_scores + offset) - delta[i]));
       }
-    packed_.grad_outputs.add_columns(slot, at.first_query, at.num_queries, w_.scores, w_.sum_v);
-    packed_.queries.add_columns(slot, at.first_query, at.num_queries, w_.grad_scores, w_.sum_qk);
+    __builtin_memset(w_.grad_scores + at.num_queries * kBlockWidth, 0,
+                     (kGradientRows - at.num_queries) * kBlockWidth * sizeof(float));
+  }
+
+  // dV^T += dO^T P, dK^T += Q^T dS.
+  void add_to_keys_and_values(int64_t slot, int64_t first, int64_t count, int64_t j) {
+    operands_.grad_output_columns.add_product(slot, first, count, w_.scores, w_.sum_values + j * w_.v_size);
+    operands_.query_columns.add_product(slot, first, count, w_.grad_scores, w_.sum_keys + j * w_.qk_size);
+  }
+
+  float* transposed_block(int64_t lane_block) const { return w_.transposed + lane_block * kGradientRows * kBlockWidth; }
+
+  // Squares of dS to their place in dS^T: key rows [j * W, + W), by lane block of queries.
+  void transpose_grad_scores(int64_t j) {
+    for (int64_t query = 0; query < kGradientRows; query += kLanes)
+      for (int64_t key = 0; key < kBlockWidth; key += kLanes) {
+        Vec square[kLanes];
+        load_transposed(w_.grad_scores + query * kBlockWidth, kBlockWidth, key, square);
+        float* target = transposed_block(query / kBlockWidth) + (j * kBlockWidth + key) * kBlockWidth + query % kBlockWidth;
+        FUSED_UNROLL
+        for (int i = 0; i < kLanes; ++i) store(target + i * kBlockWidth, square[i]);
+      }
+  }
+
+  // dQ^T += K^T dS^T.
+  void add_to_queries(int64_t slot, int64_t block, int64_t count) {
+    for (int64_t b = 0; b * kBlockWidth < count; ++b)
+      operands_.key_columns.add_product(place_.slot, first_key_, num_keys_, transposed_block(b),
+                                        operands_.grad_query_of(slot, block, b));
+  }
+
+  void write_queries(int64_t g, int64_t block, int64_t first, int64_t count) {
+    for (int64_t b = 0; b * kBlockWidth < count; ++b) {
+      const int64_t lane = b * kBlockWidth;
+      write(operands_.grad_query_of(place_.query_slot(g), block, b), float(p_.scale),
+            rows_of<Element>(p_.grad_query, place_.batch, place_.head(g), first + lane,
+                             std::min(kBlockWidth, count - lane), p_.qk_dim));
+    }
+  }
+
+  void finish_lane_block(int64_t j) {
+    write(w_.sum_keys + j * w_.qk_size, float(p_.scale), key_rows(p_.grad_key, j, p_.qk_dim));
+    write(w_.sum_values + j * w_.v_size, 1.0f, key_rows(p_.grad_value, j, p_.v_dim));
   }
 
   void write(const float* sums, float factor, const Rows<Element>& target) {
@@ -184,24 +330,24 @@ class Gradients {
   }
 
   const Problem& p_;
-  const PackedForGradients& packed_;
+  const GradientOperands& operands_;
   const BackwardWorkspace& w_;
   const KeptKeys& kept_;
-  int64_t batch_, kv_head_, slot_, block_rows_;
+  HeadPlace place_;
+  int64_t partition_, first_key_, num_keys_;
 };
 
-// All memory of a backward call, and its two phases: pack, then both kinds of blocks.
+// All memory of a backward call, and its two phases: pack, then the partitions.
 class Backward {
  public:
   Backward(const Problem& p, Arena arena)
       : p_(p),
-        block_rows_(keys_per_block(2 * kBlockWidth)),  // scores and their gradients share L1
         padding_(p, arena),
-        schedule_(p, PackedForGradients::bytes_per_head(p), arena),
-        packed_(p, schedule_.slots(), arena) {
+        schedule_(p, GradientOperands::bytes_per_head(p), arena),
+        operands_(p, schedule_.slots(), arena) {
     first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
     Arena one(nullptr);
-    BackwardWorkspace(p, block_rows_, one);
+    BackwardWorkspace(p, one);
     workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
   }
 
@@ -211,71 +357,32 @@ class Backward {
   void run() {
     padding_.fill(p_);
     schedule_.reset();
-    const int64_t key_chunks = divide_up(p_.kv_seq_len, kRowsPerPackingItem);
-    const int64_t query_chunks = divide_up(p_.seq_len, kRowsPerPackingItem);
-    const int64_t key_blocks = divide_up(p_.kv_seq_len, kBlockWidth), query_blocks = divide_up(p_.seq_len, kBlockWidth);
+    const int64_t partitions = divide_up(p_.kv_seq_len, kGradientRows), query_blocks = operands_.query_blocks;
     on_threads(p_.threads, [&](int64_t thread) {
       Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const BackwardWorkspace w(p_, block_rows_, arena);
+      const BackwardWorkspace w(p_, arena);
       schedule_.run(
-          thread, key_chunks + query_chunks * p_.group_size(), key_blocks + query_blocks * p_.group_size(),
+          thread, partitions + query_blocks * p_.group_size(), partitions,
           [&](int64_t kv_head, int64_t slot, int64_t item) {
-            if (item < key_chunks) return pack_keys<Element>(kv_head, slot, item, w);
-            pack_queries<Element>(kv_head, slot, (item - key_chunks) / query_chunks, (item - key_chunks) % query_chunks, w);
+            const HeadPlace place(p_, kv_head, slot);
+            GradientPacking<Element> packing(p_, operands_, w, place);
+            if (item < partitions) return packing.keys(item);
+            const int64_t block = item - partitions;
+            packing.queries(block / query_blocks, block % query_blocks, padding_.of(place.batch));
           },
-          [&](int64_t kv_head, int64_t slot, int64_t item) {
-            const int64_t batch = kv_head / p_.num_kv_heads;
-            Gradients<Element> work(p_, packed_, w, padding_.of(batch), batch, kv_head % p_.num_kv_heads, slot, block_rows_);
-            if (item < key_blocks) return work.key_block(item * kBlockWidth);
-            work.query_block((item - key_blocks) / query_blocks,
-                             (query_blocks - 1 - (item - key_blocks) % query_blocks) * kBlockWidth);
+          [&](int64_t kv_head, int64_t slot, int64_t partition) {
+            const HeadPlace place(p_, kv_head, slot);
+            GradientPartition<Element>(p_, operands_, w, padding_.of(place.batch), place, partition).run();
           });
     });
   }
 
  private:
-  static constexpr int64_t kRowsPerPackingItem = 128;
   static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
 
-  template <class Element>
-  void pack_keys(int64_t kv_head, int64_t slot, int64_t chunk, const BackwardWorkspace& w) {
-    const int64_t batch = kv_head / p_.num_kv_heads, head = kv_head % p_.num_kv_heads;
-    const int64_t first = chunk * kRowsPerPackingItem, count = std::min(kRowsPerPackingItem, p_.kv_seq_len - first);
-    packed_.keys.pack(rows_of<Element>(p_.key, batch, head, first, count, p_.qk_dim), slot, first, w.staging);
-    packed_.values.pack(rows_of<Element>(p_.value, batch, head, first, count, p_.v_dim), slot, first, w.staging);
-  }
-
-  template <class Element>
-  void pack_queries(int64_t kv_head, int64_t kv_slot, int64_t head_in_group, int64_t chunk, const BackwardWorkspace& w) {
-    const int64_t batch = kv_head / p_.num_kv_heads;
-    const int64_t head = kv_head % p_.num_kv_heads * p_.group_size() + head_in_group;
-    const int64_t slot = kv_slot * p_.group_size() + head_in_group;
-    const int64_t first = chunk * kRowsPerPackingItem, count = std::min(kRowsPerPackingItem, p_.seq_len - first);
-    const auto grad_outputs = rows_of<Element>(p_.grad_output, batch, head, first, count, p_.v_dim);
-    packed_.queries.pack(rows_of<Element>(p_.query, batch, head, first, count, p_.qk_dim), slot, first, w.staging);
-    packed_.grad_outputs.pack(grad_outputs, slot, first, w.staging);
-    const float* lse = p_.log_sum_exp + (batch * p_.num_heads + head) * p_.seq_len;
-    for (int64_t i = 0; i < count; ++i) packed_.base_2_lse[slot * p_.seq_len + first + i] = to_base_2_lse(lse[first + i]);
-    write_delta(grad_outputs, rows_of<Element>(p_.output, batch, head, first, count, p_.v_dim), w.staging,
-                packed_.delta + slot * p_.seq_len + first);
-  }
-
-  template <class Element>
-  void write_delta(const Rows<Element>& grads, const Rows<Element>& outputs, float* staging, float* delta) {
-    const int64_t width = padded_to_lanes(p_.v_dim);
-    for (int64_t i = 0; i < grads.count; ++i) {
-      load_row(grads.base + i * grads.row_stride, grads.column_stride, p_.v_dim, staging);
-      load_row(outputs.base + i * outputs.row_stride, outputs.column_stride, p_.v_dim, staging + width);
-      Vec sum = {};
-      for (int64_t c = 0; c < width; c += kLanes) sum += load(staging + c) * load(staging + width + c);
-      delta[i] = sum_of_lanes(sum);
-    }
-  }
-
   const Problem& p_;
-  int64_t block_rows_;
   PaddingSummary padding_;
   HeadSchedule schedule_;
-  PackedForGradients packed_;
+  GradientOperands operands_;
   int64_t first_workspace_, workspace_bytes_;
 };
