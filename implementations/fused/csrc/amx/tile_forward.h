@@ -205,7 +205,7 @@ class TileQueryBlock {
     const bool has_padding_keys = at_.num_keys % kTileSteps != 0;
     const TileMask<Parts> mask(p_, at_, w_.scores, kSlotsPerGroup);
     if (work.by_padding || work.by_tensors) {
-      mask.template by_tensors<Element>(factor_, w_.staging);
+      mask.template by_tensors<Element>(factor_);
       factor_ = 1.0f;
     }
     if (work.by_position || has_padding_keys) mask.by_position();

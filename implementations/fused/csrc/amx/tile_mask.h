@@ -21,16 +21,22 @@ class TileMask {
   }
 
   // Key padding, keep-mask and bias; scores are multiplied with factor first, since a bias is added
-  // to scaled scores. staging holds one row of keys.
+  // to scaled scores. Also excludes what the last vector holds beyond the block's keys.
   template <class Element>
-  void by_tensors(float factor, float* staging) const {
-    const int64_t rows = std::min<int64_t>(kBlockRows, at_.num_queries);
-    for (int64_t i = 0; i < rows; ++i) {
-      load_mask_terms<Element>(p_, at_, at_.first_query + i, staging);
-      add_padding(staging);
-      for (int64_t key = 0; key < at_.num_keys; key += kLanes) {
+  void by_tensors(float factor) const {
+    __mmask16 kept[kMostVectors];
+    const int64_t vectors = divide_up(at_.num_keys, kLanes);
+    for (int64_t v = 0; v < vectors; ++v) kept[v] = kept_keys(v * kLanes);
+    const bool has_terms = p_.keep.data || p_.bias.data;
+    for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, at_.num_queries); ++i) {
+      const MaskRow<Element> row(p_, at_, at_.first_query + i);
+      for (int64_t v = 0; v < vectors; ++v) {
+        const int64_t key = v * kLanes;
         float* s = vector_of(i, key);
-        store(s, add_terms(load(s) * factor, load(staging + key)));
+        Vec scores = load(s) * factor;
+        if (has_terms) scores = add_terms(scores, row.terms(key, at_.num_keys - key));
+        _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept[v], (__m512)scores));
+        row.prefetch(key, at_.num_keys);
       }
     }
   }
@@ -41,12 +47,16 @@ class TileMask {
     return scores_ + slot * kSlotFloats<Parts> + key / kLanes % 2 * kSumElements + row % kTileRows * 16;
   }
 
-  // Also excludes what the last vector holds beyond the block's keys.
-  void add_padding(float* terms) const {
+  static constexpr int64_t kMostVectors = 16;  // of keys in any block
+
+  // Which of the keys [key, + 16) exist and are no padding.
+  __mmask16 kept_keys(int64_t key) const {
+    const int64_t count = at_.num_keys - key;
+    __mmask16 kept = first_lanes(count);
     if (p_.key_padding.data)
-      for (int64_t key = 0; key < at_.num_keys; ++key)
-        if (!is_kept(p_, at_.batch, at_.first_key + key)) terms[key] = kMinusInfinity;
-    for (int64_t key = at_.num_keys; key % kLanes; ++key) terms[key] = kMinusInfinity;
+      for (int64_t i = 0; i < std::min<int64_t>(count, kLanes); ++i)
+        if (!is_kept(p_, at_.batch, at_.first_key + key + i)) kept &= ~(1u << i);
+    return kept;
   }
 
   const Problem& p_;

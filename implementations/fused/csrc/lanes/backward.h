@@ -122,7 +122,7 @@ struct BackwardWorkspace {
     scores = arena.take<float>(kGradientRows * kBlockWidth);
     grad_scores = arena.take<float>(kGradientRows * kBlockWidth);
     transposed = arena.take<float>(kGradientRows * kGradientRows);
-    staging = arena.take<float>(kLanes * padded_to_lanes(std::max({p.qk_dim, p.v_dim, kGradientRows})));
+    staging = arena.take<float>(kLanes * padded_to_lanes(std::max(p.qk_dim, p.v_dim)));
     factors = arena.take<float>(kBlockWidth);
   }
 };
@@ -269,7 +269,7 @@ class GradientPartition {
   // P and dS of the block, rows beyond the last query 0.
   void score(const BlockPlace& at, int64_t slot, int64_t j) {
     operands_.query_rows.multiply(slot, at.first_query, at.num_queries, w_.keys + j * w_.qk_size, w_.scores);
-    mask_rows<Element, kMaxVectors>(p_, at, mask_work(p_, at, kept_), w_.staging, w_.scores);
+    mask_rows<Element, kMaxVectors>(p_, at, mask_work(p_, at, kept_), w_.scores);
     operands_.grad_output_rows.multiply(slot, at.first_query, at.num_queries, w_.values + j * w_.v_size, w_.grad_scores);
     const float *lse = operands_.lse_of(slot, at.first_query), *delta = operands_.delta_of(slot, at.first_query);
     for (int64_t i = 0; i < at.num_queries; ++i)

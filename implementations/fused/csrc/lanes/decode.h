@@ -44,14 +44,13 @@ class PartialResults {
 
 // What one thread needs for a split.
 struct DecodeWorkspace {
-  float *queries, *scores, *sums, *terms, *rows;
+  float *queries, *scores, *sums, *rows;
 
   DecodeWorkspace(const Problem& p, Arena& arena) {
     const int64_t num_queries = p.group_size() * p.seq_len;
     queries = arena.take<float>(num_queries * padded_to_lanes(p.qk_dim));
     scores = arena.take<float>(num_queries * kDecodeBlockKeys);
     sums = arena.take<float>(num_queries * kLanes);
-    terms = arena.take<float>(kDecodeBlockKeys);
     rows = arena.take<float>(kDecodeBlockKeys * padded_to_lanes(std::max(p.qk_dim, p.v_dim)));
   }
 };
@@ -130,8 +129,8 @@ class DecodeSplit {
     const int64_t width = padded_to_lanes(count), position = position_of(q);
     float* s = scores(q);
     if (p_.keep.data || p_.bias.data) {
-      load_mask_terms<Element>(p_, {batch_, head_of(q), position, 1, first_key, count}, position, w_.terms);
-      for (int64_t i = 0; i < count; i += kLanes) store(s + i, add_terms(load(s + i), load(w_.terms + i)));
+      const MaskRow<Element> row(p_, {batch_, head_of(q), position, 1, first_key, count}, position);
+      for (int64_t i = 0; i < count; i += kLanes) store(s + i, add_terms(load(s + i), row.terms(i, count - i)));
     }
     if (kept_.has_holes)
       for (int64_t i = 0; i < count; ++i)

@@ -50,7 +50,7 @@ struct ForwardWorkspace {
     queries = arena.take<float>(p.qk_dim * kBlockWidth);
     scores = arena.take<float>(block_keys * kBlockWidth);
     output = arena.take<float>(padded_to_panel(p.v_dim) * kBlockWidth);
-    const int64_t widest_row = std::max({p.qk_dim, p.v_dim, block_keys});
+    const int64_t widest_row = std::max(p.qk_dim, p.v_dim);
     staging = arena.take<float>(kLanes * padded_to_lanes(widest_row));
     row_factors = arena.take<float>(kBlockWidth);
   }
@@ -94,7 +94,7 @@ class QueryBlock {
     Vec maxima[Vectors], factors[Vectors];
     score(maxima);
     const bool has_padding_rows = at_.num_keys % kPanelRows != 0;
-    if (work.any()) apply_masks<Element, Vectors>(p_, at_, work, w_.staging, w_.scores);
+    if (work.any()) apply_masks<Element, Vectors>(p_, at_, work, w_.scores);
     if (work.any() || has_padding_rows) column_maxima<Vectors>(w_.scores, at_.num_keys, maxima);
     if (raise_maxima<Vectors>(maxima, state_, factors)) rescale<Vectors>(w_.output, p_.v_dim, factors);
     exponentiate<Vectors>(w_.scores, at_.num_keys, state_);

@@ -5,6 +5,7 @@
 // namespace and the target options of its instruction set.
 
 #define FUSED_INLINE static inline __attribute__((always_inline))
+#define FUSED_MEMBER inline __attribute__((always_inline))
 #define FUSED_UNROLL _Pragma("GCC unroll 16")
 
 constexpr int kLanes = FUSED_LANES;
@@ -14,6 +15,7 @@ typedef float Vec __attribute__((vector_size(4 * FUSED_LANES)));
 typedef float UnalignedVec __attribute__((vector_size(4 * FUSED_LANES), aligned(4), may_alias));
 typedef int32_t IntVec __attribute__((vector_size(4 * FUSED_LANES)));
 typedef uint32_t UintVec __attribute__((vector_size(4 * FUSED_LANES)));
+typedef uint8_t ByteVec __attribute__((vector_size(FUSED_LANES)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * FUSED_LANES)));
 
 constexpr float kMinusInfinity = -__builtin_inff();
@@ -28,6 +30,14 @@ FUSED_INLINE Vec broadcast(float x) { return x - Vec{}; }
 
 // Where a is NaN the result is b; where b is NaN it is NaN: a running maximum as b keeps a NaN.
 FUSED_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
+
+FUSED_INLINE IntVec load_bytes(const uint8_t* p) {
+  ByteVec bytes;
+  __builtin_memcpy(&bytes, p, sizeof bytes);
+  return __builtin_convertvector(bytes, IntVec);
+}
+
+FUSED_INLINE IntVec is_infinite(Vec x) { return ((IntVec)x & 0x7fffffff) == 0x7f800000; }
 
 FUSED_INLINE IntVec lane_indices() {
   IntVec indices;
