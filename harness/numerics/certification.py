@@ -1,12 +1,14 @@
 """How much of a case's outputs is compared with the oracle: all of it, or a sample if it is long.
 
 The oracle may take a few seconds of two cores for a case. Beyond that, forward outputs and dq are
-compared on sampled rows of every head, and dk and dv, which sum over all rows, on all rows of
-sampled key heads. Every row says which.
+compared on sampled rows of every head; dk, dv and the gradients of a layer's weights, which sum
+over all rows, on all rows of sampled key heads; and the gradients of a layer's source, which sum
+over all heads as well, on a sampled batch entry. Every row says which.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +17,7 @@ from torch import Tensor
 
 from harness.attention import Case, Scope
 from harness.cost import projection_flop_count
-from harness.numerics.expected import Selection
+from harness.numerics.expected import SLICE, Selection
 
 # Floating-point operations of the oracle's float64 products, 1.5 to 2 s on two cores; the
 # magnitudes of the bound take about as long again. The gradients of a layer cannot be sampled, nor
@@ -31,16 +33,16 @@ class Certification:
     """What is compared.
 
     Args:
-        rows: ``[n]`` positions of queries; None for all.
-        slices: Pairs of batch entry and key/value head for dk and dv where rows are sampled.
+        rows: ``[n]`` positions of queries; None for all, and then nothing else is sampled.
+        slices: Pairs of batch entry and key/value head, for dk and dv.
+        kv_heads: Key/value heads, for the gradients of a layer's weights.
+        batch: Batch entry, for the gradients of a layer's source; None for none.
     """
 
     rows: Tensor | None = None
     slices: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def is_whole(self) -> bool:
-        return self.rows is None
+    kv_heads: tuple[int, ...] = ()
+    batch: int | None = None
 
 
 def certification_of(case: Case) -> Certification:
@@ -49,9 +51,17 @@ def certification_of(case: Case) -> Certification:
     limit = MAX_ORACLE_FLOP * (_INDIVISIBLE_FACTOR if case.scope is Scope.LAYER else 1.0)
     if _oracle_flop(case) <= limit or c.seq_len <= SAMPLED_ROWS:
         return Certification()
-    if not case.mode.has_gradients or case.scope is Scope.LAYER:
-        return Certification(_sampled_rows(case))
-    return Certification(_sampled_rows(case), _sampled_slices(case))
+    rows = _sampled_rows(case)
+    if not case.mode.has_gradients:
+        return Certification(rows)
+    if case.scope is Scope.LAYER:
+        heads = _spread(c.num_kv_heads, _oracle_flop(case))
+        affordable = c.batch_size > 1 and _oracle_flop(case) / c.batch_size <= limit
+        return Certification(
+            rows, kv_heads=heads, batch=case.seed % c.batch_size if affordable else None
+        )
+    flat = _spread(c.batch_size * c.num_kv_heads, _oracle_flop(case))
+    return Certification(rows, tuple(divmod(i, c.num_kv_heads) for i in flat))
 
 
 def _oracle_flop(case: Case) -> float:
@@ -77,24 +87,34 @@ def _sampled_rows(case: Case) -> Tensor:
     return rows
 
 
-def _sampled_slices(case: Case) -> tuple[tuple[int, int], ...]:
-    """As many key heads as can be certified whole, evenly spread; none if one is too much."""
-    c = case.config
-    total = c.batch_size * c.num_kv_heads
-    of_one = _oracle_flop(case) / total
+def _spread(total: int, flop: float) -> tuple[int, ...]:
+    """As many of ``total`` equal parts as can be certified whole, evenly spread; none if one is too
+    much.
+    """
+    of_one = flop / total
     affordable = int(MAX_ORACLE_FLOP / 2 // of_one)
     if not affordable:
         affordable = int(of_one <= MAX_ORACLE_FLOP * _INDIVISIBLE_FACTOR)
     # The last head first: a tail that goes wrong is there.
     chosen = np.unique(np.linspace(total - 1, 0, min(affordable, total)).round().astype(int))
-    return tuple((int(i) // c.num_kv_heads, int(i) % c.num_kv_heads) for i in chosen)
+    return tuple(int(i) for i in chosen)
 
 
-def certified_in_words(case: Case, selection: Selection | None) -> str:
-    """``all rows``, ``128 of 32768 rows`` or ``3 of 8 key heads``."""
-    if selection is None:
-        return "all rows"
+def row_selection(case: Case, rows: Tensor | None) -> Selection | None:
+    """Rows of an output that has an axis ``query``; None for all."""
+    if rows is None:
+        return None
+    return Selection("query", rows, f"{len(rows)} of {case.config.seq_len} rows")
+
+
+def slice_selection(case: Case, slices: Sequence[tuple[int, int]]) -> Selection:
+    """Key heads of dk and dv."""
     c = case.config
-    total = c.seq_len if selection.rows is not None else c.batch_size * c.num_kv_heads
-    number, _, what = str(selection).partition(" ")
-    return f"{number} of {total} {what}"
+    total = c.batch_size * c.num_kv_heads
+    return Selection(
+        SLICE,
+        torch.tensor([batch * c.num_kv_heads + head for batch, head in slices]),
+        f"{len(slices)} of {total} key heads",
+        (total, c.kv_seq_len, c.head_dim),
+        c.num_kv_heads,
+    )

@@ -12,6 +12,7 @@ from harness.numerics.certification import Certification
 from harness.numerics.expected import Expected, error_of
 from harness.numerics.expected_attention import expected_attention, expected_key_gradients
 from harness.numerics.expected_layer import expected_layer
+from harness.numerics.layer_part import parts_of_layer
 from harness.numerics.layer_pass import run_layer_pass
 from harness.numerics.problem import Problem, attention_problem, on_cpu
 from harness.numerics.yardstick import yardstick_outputs
@@ -21,12 +22,15 @@ from harness.tensors import Inputs, LayerInputs
 def expected_outputs(
     case: Case, inputs: Inputs, certification: Certification
 ) -> dict[str, Expected]:
-    """Expected outputs by name, of what is certified; the gradients of a layer only as a whole."""
+    """Expected outputs by name, of what is certified."""
     rows = certification.rows
     if isinstance(inputs, LayerInputs):
         problem, layer = run_layer_pass(case, inputs, rows)
         expected = expected_layer(case, inputs, layer, rows)
-        return _with_yardstick(case, inputs, problem, rows, expected)
+        expected = _with_yardstick(case, inputs, problem, rows, expected)
+        for part_case, part, part_problem, found in parts_of_layer(case, inputs, certification):
+            expected |= _with_yardstick(part_case, part, part_problem, None, found)
+        return expected
     problem = attention_problem(case.config, inputs)
     d_output = None if inputs.grad_output is None else on_cpu(inputs.grad_output)
     done = run_attention_pass(problem, case.config.dtype, rows, d_output)
@@ -46,6 +50,8 @@ def _with_yardstick(
 ) -> dict[str, Expected]:
     """Adds the largest error of plain attention in the same dtype, where that can be had."""
     for name, output in yardstick_outputs(case.config, inputs, problem, rows).items():
+        if name not in expected:
+            continue
         output = output.cpu().reshape(expected[name].value.shape)
         error = error_of(output, expected[name]).abs()
         largest = float(error.max()) if error.numel() else 0.0

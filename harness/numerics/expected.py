@@ -11,39 +11,42 @@ from torch import Tensor
 
 from harness.interface import Contract
 
+SLICE = "slice"  # the axis over all key heads of all batch entries
+
 
 @dataclass(frozen=True)
 class Selection:
-    """The part of a long output that is certified: some rows of all heads, or all rows of some.
+    """The part of a large output that is certified: some entries along one axis.
 
     Args:
-        rows: ``[n]`` positions along the axis ``query``.
-        slices: Pairs of batch entry and head, in place of the two leading axes.
+        axis: Name of the axis.
+        positions: ``[n]`` entries.
+        said: In words, as ``128 of 32768 rows``.
+        whole: Shape in which the output has the axis; None where it is its own.
+        num_kv_heads: Into which the axis ``slice`` is split.
     """
 
-    rows: Tensor | None = None
-    slices: tuple[tuple[int, int], ...] = ()
+    axis: str
+    positions: Tensor
+    said: str
+    whole: tuple[int, ...] | None = None
+    num_kv_heads: int = 1
 
     def of(self, output: Tensor, axes: tuple[str, ...]) -> Tensor:
         """The selected elements of a whole output."""
-        if self.rows is not None:
-            return output.index_select(axes.index("query"), self.rows.to(output.device))
-        return torch.stack([output[pair] for pair in self.slices])
+        shaped = output if self.whole is None else output.reshape(self.whole)
+        return shaped.index_select(axes.index(self.axis), self.positions.to(output.device))
 
     def place(self, named: dict[str, int]) -> dict[str, int]:
         """Indices within the selection turned into those of the whole output."""
-        if self.rows is not None:
-            return {**named, "query": int(self.rows[named["query"]])} if "query" in named else named
-        if "slice" not in named:
+        if self.axis not in named:
             return named
-        batch, head = self.slices[named["slice"]]
-        others = {axis: index for axis, index in named.items() if axis != "slice"}
+        at = int(self.positions[named[self.axis]])
+        if self.axis != SLICE:
+            return {**named, self.axis: at}
+        batch, head = divmod(at, self.num_kv_heads)
+        others = {axis: index for axis, index in named.items() if axis != SLICE}
         return {"batch": batch, "kv_head": head, **others}
-
-    def __str__(self) -> str:
-        if self.rows is not None:
-            return f"{len(self.rows)} rows"
-        return f"{len(self.slices)} key heads"
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,6 @@ class Expected:
         row_axes: Axes that name a row; never the last axis.
         shape: Shape in which an implementation gives the output; reshaped to ``value``'s.
         dtype: In which it gives it; None where it may choose.
-        certified: Which rows are compared, in words.
         selection: Which part of the output ``value`` is; None for all of it.
         may_be_nan: Where NaN is no fault though the exact value is finite: an input of this head is
             NaN or infinite, and whether it gets past a mask is a policy. None: nowhere.
@@ -74,10 +76,14 @@ class Expected:
     row_axes: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: torch.dtype | None
-    certified: str = "all rows"
     selection: Selection | None = None
     may_be_nan: Tensor | None = None
     yardstick: float | None = None
+
+    @property
+    def certified(self) -> str:
+        """What is compared, in words."""
+        return "all rows" if self.selection is None else self.selection.said
 
     def part_of(self, output: Tensor) -> Tensor:
         """The elements of an output that are compared, on the CPU, in its own dtype."""

@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.attention import Case
 from harness.interface import Contract
 from harness.numerics.attention_pass import AttentionPass, run_attention_pass
-from harness.numerics.certification import certified_in_words
-from harness.numerics.expected import Expected, Selection
+from harness.numerics.certification import row_selection, slice_selection
+from harness.numerics.expected import SLICE, Expected, Selection
 from harness.numerics.problem import Problem, on_cpu, query_heads, sliced
 from harness.numerics.rounding import lse_bound
 from harness.numerics.yardstick import yardstick_key_gradients
@@ -29,7 +29,7 @@ def expected_attention(
     case: Case, inputs: AttentionInputs, done: AttentionPass, rows: Tensor | None
 ) -> dict[str, Expected]:
     by_query, by_key = _may_be_nan(inputs, case.config.group_size, rows)
-    sampled = None if rows is None else Selection(rows)
+    sampled = row_selection(case, rows)
 
     def made(name: str, value: Tensor, of_queries: bool) -> Expected:
         return Expected(
@@ -41,7 +41,6 @@ def expected_attention(
             row_axes=(0, 1, 2),
             shape=tuple((inputs.q if of_queries else inputs.k).shape),
             dtype=torch_dtype(case.config.dtype),
-            certified=certified_in_words(case, sampled),
             selection=sampled if of_queries else None,
             may_be_nan=by_query if of_queries else by_key,
         )
@@ -65,7 +64,7 @@ def expected_key_gradients(
     slices: tuple[tuple[int, int], ...],
 ) -> dict[str, Expected]:
     """dk and dv of some key heads, from all rows of the query heads that share them."""
-    part, selection = sliced(problem, slices), Selection(slices=slices)
+    part, selection = sliced(problem, slices), slice_selection(case, slices)
     d_part = query_heads(d_output, slices, case.config.group_size)
     done = run_attention_pass(part, case.config.dtype, None, d_part)
     plain = yardstick_key_gradients(part, d_part)
@@ -81,12 +80,11 @@ def expected_key_gradients(
             value=value.squeeze(1),
             scaled=getattr(done.magnitudes, name)[0].squeeze(1),
             bound=cache(bound),
-            axes=("slice", "key", "channel"),
+            axes=(SLICE, "key", "channel"),
             head_axes=(0,),
             row_axes=(0, 1),
             shape=tuple(inputs.k.shape),
             dtype=torch_dtype(case.config.dtype),
-            certified=certified_in_words(case, selection),
             selection=selection,
             yardstick=float(error.max()) if error.numel() else 0.0,
         )
@@ -106,7 +104,6 @@ def _lse(
         row_axes=(),
         shape=(c.batch_size, c.num_heads, c.seq_len),
         dtype=None,
-        certified=certified_in_words(case, sampled),
         selection=sampled,
         may_be_nan=None if by_query is None else by_query.squeeze(-1),
     )

@@ -14,8 +14,8 @@ from torch import Tensor
 from harness.attention import Case
 from harness.interface import Contract
 from harness.numerics.attention_pass import AttentionPass
-from harness.numerics.certification import certified_in_words
-from harness.numerics.expected import Expected, Selection
+from harness.numerics.certification import row_selection
+from harness.numerics.expected import Expected
 from harness.numerics.layer_pass import LayerPass, Product
 from harness.tensors import LayerInputs, torch_dtype
 
@@ -75,6 +75,5 @@ def _joined(
         row_axes=row_axes,
         shape=tuple(like.shape),
         dtype=torch_dtype(case.config.dtype),
-        certified=certified_in_words(case, None if rows is None else Selection(rows)),
-        selection=None if rows is None else Selection(rows),
+        selection=row_selection(case, rows),
     )

@@ -71,7 +71,7 @@ def make_reference(case: Case, inputs: Inputs) -> Reference:
         return Reference(case, {}, dict.fromkeys(shapes, reason), shapes)
     certification = certification_of(case)
     expected = expected_outputs(case, inputs, certification)
-    reason = "too long for the oracle: this output sums over all rows"
+    reason = "too large for the oracle: this output sums over all rows, or rows and heads"
     unjudged = {name: reason for name in shapes if name not in expected}
     return Reference(case, expected, unjudged, shapes)
 

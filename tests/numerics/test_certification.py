@@ -1,0 +1,105 @@
+"""What is certified of a case that is too large to certify whole, and that it is as exact."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.inputs.sets import make_inputs
+from harness.numerics import certification
+from harness.numerics.certification import certification_of
+from harness.numerics.judgement import make_reference
+from implementations.naive import Naive
+from tests.judging import judged
+from tests.problems import a_case
+
+SIZES = {"hidden_size": 32, "num_heads": 8, "num_kv_heads": 4, "seq_len": 40, "batch_size": 2}
+MASKS = ("none", "causal", "padding:0.3+keep:random+bias:alibi")
+GRADIENTS = {
+    "attention": {"dq": "16 of 40 rows", "dk": "3 of 8 key heads", "dv": "3 of 8 key heads"},
+    "layer": {
+        "dw_qkv": "1 of 4 key heads",
+        "dw_o": "1 of 4 key heads",
+        "dx": "1 of 2 batch entries",
+    },
+}
+
+
+def large(**axes):
+    return a_case(**SIZES, mode="backward", **axes)
+
+
+@pytest.fixture
+def a_small_limit(monkeypatch):
+    """Makes the oracle afford just less than a case, and so less than half of it in parts."""
+
+    def limit(case):
+        flop = certification._oracle_flop(case)
+        monkeypatch.setattr(certification, "SAMPLED_ROWS", 16)
+        monkeypatch.setattr(certification, "_INDIVISIBLE_FACTOR", 1.0)
+        monkeypatch.setattr(certification, "MAX_ORACLE_FLOP", 0.999 * flop)
+
+    return limit
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("scope", ["attention", "layer"])
+def test_parts_are_the_parts_of_the_whole(scope, mask, a_small_limit):
+    case = large(scope=scope, mask=mask)
+    inputs = make_inputs(case)
+    whole = make_reference(case, inputs).expected
+    a_small_limit(case)
+    sampled = make_reference(case, inputs).expected
+    assert set(sampled) == set(whole)
+    for name, part in sampled.items():
+        assert part.selection is not None
+        torch.testing.assert_close(part.value, part.part_of(whole[name].value))
+        assert part.shape == whole[name].shape
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scope", ["attention", "layer"])
+def test_right_gradients_pass_and_the_row_says_what_was_compared(scope, dtype, a_small_limit):
+    case = large(scope=scope, mask="causal", dtype=dtype)
+    a_small_limit(case)
+    judgement = judged(Naive(), case)
+    assert judgement.reasons == ()
+    said = {name: found["certified"] for name, found in judgement.errors.items()}
+    assert {name: said[name] for name in GRADIENTS[scope]} == GRADIENTS[scope]
+
+
+@pytest.mark.parametrize(
+    ("scope", "name", "index", "place"),
+    [
+        ("attention", "dk", (1, 3, 7, 2), "batch 1, kv_head 3, key 7, channel 2"),
+        ("layer", "dw_o", (5, 31), "feature 5, head 7, channel 3"),
+        ("layer", "dw_qkv", (63, 9), "projected_head 15, channel 3, feature 9"),
+        ("layer", "dx", (0, 9, 4), "batch 0, query 9, channel 4"),
+    ],
+)
+def test_a_fault_in_a_part_is_found_at_its_own_place(scope, name, index, place, a_small_limit):
+    def spoil(outputs):
+        outputs[name][index] = 99.0
+
+    case = large(scope=scope)
+    a_small_limit(case)
+    (reason, *_) = judged(Naive(), case, spoil).reasons
+    assert f"at {place}" in reason
+
+
+def test_the_last_key_head_is_always_among_those_compared(a_small_limit):
+    case = large()
+    a_small_limit(case)
+    assert certification_of(case).slices[-1] == (1, 3)
+
+
+def test_where_one_head_is_too_much_gradients_are_only_looked_at_for_nan(monkeypatch):
+    monkeypatch.setattr(certification, "SAMPLED_ROWS", 16)
+    monkeypatch.setattr(certification, "MAX_ORACLE_FLOP", 1.0)
+
+    def spoil(outputs):
+        outputs["dk"][0, 0, 0, 0] = float("nan")
+
+    judgement = judged(Naive(), large(), spoil)
+    assert "too large for the oracle" in judgement.errors["dv"]["reason"]
+    assert judgement.reasons == ("dk: 1 elements are not finite",)
