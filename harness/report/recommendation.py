@@ -144,7 +144,8 @@ def _price(content: Content, decision: Decision, policy: Regret) -> Iterator[Sen
         said.append(f"needs at most {numbers.byte_count(memory)} of extra memory")
     if error is not None:
         bound = "" if share is None else f" ({numbers.percent(share)} of what rounding allows)"
-        said.append(f"is off by at most {numbers.in_roundoffs(error)}{bound}")
+        off = numbers.significant(error, 2)
+        said.append(f"is off by at most {off} unit roundoffs{bound}")
     if not said:
         return
     names = set(policy.choices.values())
@@ -186,5 +187,5 @@ def _cheaper(
         yield f"{less[0].policy} needs {numbers.byte_count(needed)}, for {cost_text(less[0])}."
     exact = [r for r, _, e in rivals if e is not None and error and e <= _CLEARLY_LESS * error]
     if exact:
-        off = numbers.in_roundoffs(_largest(content, exact[0].choices)[1])
+        off = numbers.significant(_largest(content, exact[0].choices)[1] or 0.0, 2)
         yield f"{exact[0].policy} stays within {off}, for {cost_text(exact[0])}."

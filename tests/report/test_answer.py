@@ -129,10 +129,10 @@ def test_who_needs_much_less_memory_or_error_is_named_with_the_time_it_takes(
     ]  # fmt: skip
     _, said, *_ = main_text(stored(tmp_path, rows))
     assert said.startswith(
-        "quick needs at most 16.0 MiB of extra memory and is off by at most 50 u "
+        "quick needs at most 16.0 MiB of extra memory and is off by at most 50 unit roundoffs "
         "(20 % of what rounding allows). lean needs 1.00 MiB, for 50 % ["
     )
-    assert "exact stays within 2.0 u, for 3.0" in said
+    assert "exact stays within 2.0, for 3.0" in said
     assert said.endswith("the time.")
 
 
