@@ -208,6 +208,9 @@ _PROVENANCE = (
     Column("process", "text", "token of the measuring process", lambda row: text(row.process)),
     Column("environment_key", "text", "hash of the environment", lambda r: text(r.environment_key)),
     Column("started_at", "text", "UTC, ISO 8601", lambda row: text(row.started_at)),
+    Column(
+        "calls_s", "Float64", "seconds inside its calls, untimed ones too", lambda row: row.calls_s
+    ),
     Column("wall_s", "Float64", "wall time of the case in its process", lambda row: row.wall_s),
     Column(
         "reference_s",

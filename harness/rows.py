@@ -88,6 +88,7 @@ class Row:
         ceiling_bytes_per_s: Rate of a large copy on this machine, bytes read and written.
         environment_key: Hash of the environment that measured.
         started_at: UTC, ISO 8601.
+        calls_s: Seconds inside its calls: first call, warm-up, priming and timed ones.
         wall_s: Wall time of the whole case in its process.
         repro: The command that repeats this cell.
         log: Tail of what the process printed, and the traceback where there is one.
@@ -130,6 +131,7 @@ class Row:
     ceiling_bytes_per_s: float | None = None
     environment_key: str = ""
     started_at: str = ""
+    calls_s: float | None = None
     wall_s: float | None = None
     repro: str = ""
     log: str = ""

@@ -172,6 +172,7 @@ def _timed_row(setting: Setting, entrant: Entrant, result: RoundsResult, is_base
         entrant.row,
         samples=timing.samples(result.calls_per_sample),
         warmup_s=timing.warmup_s,
+        calls_s=(entrant.row.first_call_s or 0.0) + timing.warmup_s + timing.bursts_s,
         stop_reason=result.stop_reason,
         flags=(*entrant.row.flags, *_timing_flags(timing), *guard.flags()),
         flagged_rounds=guard.flagged_rounds(),
@@ -179,9 +180,14 @@ def _timed_row(setting: Setting, entrant: Entrant, result: RoundsResult, is_base
     )
     if not is_baseline:
         return row
-    shadow = result.timings[SHADOW].samples(result.calls_per_sample)
-    canary_times_s = tuple(guard.canary_times_s)
-    return replace(row, is_baseline=True, shadow=shadow, canary_times_s=canary_times_s)
+    shadow = result.timings[SHADOW]
+    return replace(
+        row,
+        is_baseline=True,
+        shadow=shadow.samples(result.calls_per_sample),
+        canary_times_s=tuple(guard.canary_times_s),
+        calls_s=(row.calls_s or 0.0) + shadow.warmup_s + shadow.bursts_s,
+    )
 
 
 def _timing_flags(timing: Timing) -> tuple[str, ...]:
