@@ -31,7 +31,7 @@ class Selection:
 # Tiles come in blocks of 32 queries and 64 keys, of 32 channels each. What is missing is multiplied
 # as zeros, and vectors are faster until enough is there: the sooner, the fewer products stand for
 # one. Where that is was measured with both paths forced.
-_LEAST_FOR_TILES = {1: (4, 24), 3: (16, 56), 6: (96, 96)}  # (queries, keys) by products
+_LEAST_FOR_TILES = {1: (5, 24), 3: (16, 56), 6: (96, 96)}  # (queries, keys) by products
 _LEAST_TILE_CHANNELS = 32
 
 
