@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from rich import box
 from rich.console import Console
 
 from implementations.fused.native import library
@@ -35,24 +36,26 @@ from tests.benchmarks.fused.run import DEFAULT_NAMES, NAMES, TABLES, Results, me
 from tests.benchmarks.fused.show import all_verdicts, show_errors, show_table, show_verdicts
 
 _BUDGET_S, _QUICK_BUDGET_S = 2.0, 0.1
-_WIDTH = 190  # columns where no terminal says how many there are
+_WIDTH = 250  # columns where no terminal says how many there are
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     chosen = _parser().parse_args(arguments)
-    console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+    width = _WIDTH if chosen.markdown or not sys.stdout.isatty() else None
+    console = Console(width=width)
     results = Results()
     for path in chosen.stored:
         results.add(Results.load(path))
     if not chosen.stored:
         _measure(chosen, results)
     best = best_calibrations(results.cells)
-    for table in TABLES.values():
+    for table in () if chosen.markdown else TABLES.values():
         show_table(console, table, [c for c in results.cells if c.table == table.name], best)
-    if results.errors:
+    if results.errors and not chosen.markdown:
         show_errors(console, results.errors)
     verdicts = all_verdicts(tuple(TABLES.values()), results.cells, best)
-    show_verdicts(console, [*verdicts, *error_verdicts(results.errors)], best)
+    style = box.MARKDOWN if chosen.markdown else box.SIMPLE_HEAD
+    show_verdicts(console, [*verdicts, *error_verdicts(results.errors)], best, style)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -67,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="short cells and few rounds")
     add("--budget", type=float, help="seconds of rounds for each cell, short ones take less")
     add("--json", type=Path, help="file that keeps every round")
+    add("--markdown", action="store_true", help="print what is reached only, in Markdown")
     add("--from", dest="stored", type=Path, nargs="+", default=[], help="files kept by --json")
     return parser
 

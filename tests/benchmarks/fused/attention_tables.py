@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from typing import Any
+
+import torch
 
 from harness.attention import Case, Mode
 from harness.inputs.sets import make_inputs
@@ -72,12 +75,10 @@ def _training_aims(group: str) -> Sequence[Aim]:
 
 def _strided_recipes(choice: Choice) -> Iterator[Recipe]:
     for dtype in choice.dtypes:
-        for place, case in _cells(choice, "strided", dtype):
-            for name, rival in choice.rivals(dtype).items():
-                if name != SDPA:
-                    group = f"{dtype} {name}"
-                    at = Place(place.table, group, place.label, place.threads)
-                    yield Recipe(at, partial(_packed_and_not, case, rival))
+        ours = {name: rival for name, rival in choice.rivals(dtype).items() if name != SDPA}
+        for (place, case), name in product(_cells(choice, "strided", dtype), ours):
+            at = replace(place, group=f"{dtype} {name}")
+            yield Recipe(at, partial(_packed_and_not, case, ours[name]))
 
 
 def _packed_and_not(case: Case, rival: Implementation) -> Mapping[str, Runs]:
@@ -86,21 +87,18 @@ def _packed_and_not(case: Case, rival: Implementation) -> Mapping[str, Runs]:
     return {
         "contiguous": tuple(rival.prepare(case, x) for x in inputs),
         "strided": tuple(rival.prepare(case, x) for x in packed),
-        SDPA: tuple(Sdpa().prepare(case, x) for x in packed),
     }
 
 
 def _packed(inputs: AttentionInputs) -> AttentionInputs:
     """The same numbers as views of ``[B, L, 3, H, D]``, what one projection of all three gives."""
-    import torch
-
     packed = torch.stack((inputs.q, inputs.k, inputs.v), dim=1).permute(0, 3, 1, 2, 4).contiguous()
     return AttentionInputs(*packed.permute(2, 0, 3, 1, 4))
 
 
 def _strided_aims(group: str) -> Sequence[Aim]:
     within_5_percent = 1 / 1.05
-    return (Aim("contiguous", "strided", least=within_5_percent), Aim(SDPA, "strided"))
+    return (Aim("contiguous", "strided", least=within_5_percent),)
 
 
 def _avx2_recipes(table: str, choice: Choice) -> Iterator[Recipe]:

@@ -20,8 +20,8 @@ from harness.statistics.intervals import NOTHING_KNOWN, effect_of, interval
 
 Array: TypeAlias = npt.NDArray[np.float64]
 
-# Of the best calibration: slow states have been seen at 0.3, and a product that wakes its unit after
-# other work at 0.65.
+# Of the best calibration: slow states have been seen at 0.3, and a product that wakes its unit
+# after other work at 0.65.
 QUIET_SHARE = 0.5
 
 

@@ -78,11 +78,13 @@ def show_errors(console: Console, lines: Sequence[ErrorLine]) -> None:
     console.print(grid)
 
 
-def show_verdicts(console: Console, verdicts: Sequence[Verdict], best: dict[int, float]) -> None:
+def show_verdicts(
+    console: Console, verdicts: Sequence[Verdict], best: dict[int, float], style: box.Box
+) -> None:
     """One line for each figure that has a target, or that is a mean."""
-    grid = Grid(title="What is reached", title_justify="left", box=box.SIMPLE_HEAD)
+    grid = Grid(title="What is reached", title_justify="left", box=style)
     for name in ("table", "group", "figure", "", "cell"):
-        grid.add_column(name)
+        grid.add_column(name, no_wrap=style is box.MARKDOWN)
     for name in ("found", "target", "reached", "tile loads", "cells", "slow state"):
         grid.add_column(name, justify="right", no_wrap=True)
     for x in verdicts:
