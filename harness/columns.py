@@ -221,7 +221,7 @@ _PROVENANCE = (
     Column(
         "judging_s",
         "Float64",
-        "time of judging this implementation, repeated calls included",
+        "time of comparing its first and its last timed outputs with them",
         lambda row: row.judging_s,
     ),
     Column("repro", "text", "command that repeats the cell", lambda row: row.repro),

@@ -76,7 +76,7 @@ class Row:
         mask_form: How it received the mask: ``none``, ``flag``, ``tensor``, ``flag+tensor`` or
             ``unknown``.
         reference_s: Seconds that the exact results of the case took, shared by all its rows.
-        judging_s: Seconds of judging this implementation, the calls repeated for it included.
+        judging_s: Seconds of comparing its first and its last timed outputs with them.
         notes: Work beyond the kernel inside the timed call.
         flags: Findings of the guards that a reader must know.
         flagged_rounds: Indices of rounds that a guard flagged, by guard.

@@ -115,9 +115,11 @@ def _judged(
     outputs: Mapping[str, Tensor],
 ) -> Row:
     """The row with its errors, ``ok`` or ``incorrect``."""
-    case, reference, began = setting.job.case, setting.reference, time.perf_counter()
+    case, reference = setting.job.case, setting.reference
     contract = implementation.contract(case)
+    began = time.perf_counter()
     judgement = judge(reference, outputs, contract)
+    judging_s = time.perf_counter() - began
     reasons = judgement.reasons
     if not reasons:
         reasons = unmasked(case, calls, setting.input_sets[0], reference, outputs, contract)
@@ -128,7 +130,7 @@ def _judged(
         status=status,
         reasons=reasons,
         reference_s=setting.reference_s,
-        judging_s=time.perf_counter() - began,
+        judging_s=judging_s,
     )
 
 

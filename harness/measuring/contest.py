@@ -200,9 +200,9 @@ def _timing_flags(timing: Timing) -> tuple[str, ...]:
 
 def _rechecked(setting: Setting, entrant: Entrant, timing: Timing, row: Row) -> Row:
     """The row, ``incorrect`` when the last timed result on the first input set is not right."""
-    began = time.perf_counter()
     outputs = entrant.calls[0].named_outputs(timing.last_on_first_set)
     contract = entrant.implementation.contract(setting.job.case)
+    began = time.perf_counter()
     reasons = faults_of_repeat(setting.reference, entrant.judged, outputs, contract)
     judging_s = (row.judging_s or 0.0) + time.perf_counter() - began
     row = replace(row, judging_s=judging_s)

@@ -32,6 +32,11 @@ _RMS_GATES_U = {
 }
 # Scores and probabilities rounded to low precision leave more; correct kernels show 1.2 to 1.7.
 _MATERIALISED_FACTOR = 2.0
+# Gradients that sum over rows may be kept in the inputs' dtype from block to block: torch's CPU
+# kernel does so after 256 rows, autograd through chunks of rows after each chunk. n additions that
+# round by 0.4 u each leave up to 0.4 u sqrt(n) and what was there before: seen 1.0 u after 4 and
+# 1.3 u after 8. The gates hold for 2048 rows, 16 blocks of 128, and grow with the root beyond.
+_ROWS_OF_GATES = 2048
 # Mean errors in u, likewise. A scale rounded to float32, twice where queries and keys get its root
 # each, shrinks or stretches all outputs of float32 by up to 2 u.
 _MEAN_GATES_U = {"bias": (0.2, 0.25), "shrink": (3.0, 0.25)}
@@ -85,10 +90,14 @@ def _average_faults(
     rms_gate = _RMS_GATES_U[case.scope, kind][low] * unit_u
     if low and contract is Contract.MATERIALISED:
         rms_gate *= _MATERIALISED_FACTOR
+    if kind == "gradient" and name != "dq":
+        rms_gate *= math.sqrt(max(1.0, case.config.seq_len / _ROWS_OF_GATES))
     faults = []
     rms = _number(measures, "rms_relative_u")
     if not rms <= rms_gate and not _is_cancelled(expected):
-        faults.append(f"RMS-relative error {rms:.3g} u (at most {rms_gate:g} u on gaussian inputs)")
+        faults.append(
+            f"RMS-relative error {rms:.3g} u (at most {rms_gate:.3g} u on gaussian inputs)"
+        )
     if name == "o":
         faults += _mean_faults(measures, low, unit_u)
     return faults

@@ -9,6 +9,7 @@ from harness.inputs.sets import make_inputs
 from harness.numerics import certification
 from harness.numerics.certification import certification_of
 from harness.numerics.judgement import make_reference
+from implementations.chunked import Chunked
 from implementations.naive import Naive
 from tests.judging import judged
 from tests.problems import a_case
@@ -103,3 +104,25 @@ def test_where_one_head_is_too_much_gradients_are_only_looked_at_for_nan(monkeyp
     judgement = judged(Naive(), large(), spoil)
     assert "too large for the oracle" in judgement.errors["dv"]["reason"]
     assert judgement.reasons == ("dk: 1 elements are not finite",)
+
+
+def test_gradients_that_sum_over_many_rows_may_be_added_up_in_the_dtype_block_by_block():
+    # As torch's CPU kernel does: the gate of 3 u holds for 2048 rows.
+    def noisy(amount):
+        def spoil(outputs):
+            generator = torch.Generator().manual_seed(0)
+            for name in ("dk", "dq"):
+                noise = torch.randn(outputs[name].shape, generator=generator)
+                outputs[name] = (outputs[name] * (1 + amount * 2**-8 * noise)).bfloat16()
+
+        return spoil
+
+    def wrong(seq_len, amount):
+        sizes = {"hidden_size": 16, "num_heads": 1, "seq_len": seq_len}
+        case = a_case(**sizes, mode="backward", dtype="bfloat16")
+        reasons = judged(Chunked(), case, noisy(amount)).reasons
+        return {reason[:2] for reason in reasons if "RMS" in reason}
+
+    assert wrong(2048, 3.6) == {"dk", "dq"}
+    assert wrong(4096, 3.6) == {"dq"}
+    assert wrong(4096, 5.0) == {"dk", "dq"}
