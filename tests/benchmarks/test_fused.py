@@ -27,6 +27,8 @@ import torch
 from rich import box
 from rich.console import Console
 
+from harness.environment import describe
+from harness.report.content import machine_line
 from implementations.fused.native import library
 from tests.benchmarks.fused.cells import best_calibrations
 from tests.benchmarks.fused.engine import Engine
@@ -48,6 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         results.add(Results.load(path))
     if not chosen.stored:
         _measure(chosen, results)
+    console.print(*results.machines, sep="\n", highlight=False)
     best = best_calibrations(results.cells)
     for table in () if chosen.markdown else TABLES.values():
         show_table(console, table, [c for c in results.cells if c.table == table.name], best)
@@ -79,6 +82,7 @@ def _measure(chosen: argparse.Namespace, results: Results) -> None:
     threads = chosen.threads or ([1] if chosen.quick else Choice.threads)
     choice = Choice(chosen.dtype, chosen.precision, threads, chosen.quick, chosen.cells)
     engine = Engine(chosen.budget or (_QUICK_BUDGET_S if chosen.quick else _BUDGET_S))
+    results.machines.append(machine_line(describe()))
     for name in (table for each in chosen.tables for table in NAMES[each]):
         for found in measure_table(name, choice, engine, _say):
             results.add(found)

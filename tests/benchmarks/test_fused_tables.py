@@ -118,7 +118,7 @@ def test_errors_are_judged_by_the_largest_ratio() -> None:
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
-    kept = Results([cell_with(2.0)], [ErrorLine("float32", FUSED, "a", 1e-7, 1e-7, 0.1)])
+    kept = Results([cell_with(2.0)], [ErrorLine("float32", FUSED, "a", 1e-7, 1e-7, 0.1)], ["here"])
     kept.save(tmp_path / "rounds.json")
     assert Results.load(tmp_path / "rounds.json") == kept
 

@@ -45,14 +45,16 @@ DEFAULT_NAMES = (*(name for name in TABLES if not TABLES[name].environment), "av
 
 @dataclass
 class Results:
-    """What was measured."""
+    """What was measured, and on which machines."""
 
     cells: list[Cell] = field(default_factory=list)
     errors: list[ErrorLine] = field(default_factory=list)
+    machines: list[str] = field(default_factory=list)
 
     def add(self, other: Results) -> None:
         self.cells += other.cells
         self.errors += other.errors
+        self.machines += (x for x in other.machines if x not in self.machines)
 
     def save(self, path: Path) -> None:
         """As JSON; ``load`` is its inverse."""
@@ -62,7 +64,8 @@ class Results:
     def load(cls, path: Path) -> Results:
         stored = json.loads(path.read_text())
         cells = [Cell(**cell) for cell in stored["cells"]]
-        return cls(cells, [ErrorLine(**line) for line in stored["errors"]])
+        lines = [ErrorLine(**line) for line in stored["errors"]]
+        return cls(cells, lines, stored["machines"])
 
 
 def measure_table(
