@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any
 
 from harness.analysis.decide import Decision
 from harness.report import charts
 from harness.report.answer import answer
 from harness.report.comparisons import comparison_table
-from harness.report.content import Content, control_line, header_lines, machine_line
+from harness.report.content import Content, header_lines
 from harness.report.decision import crossover_table, regret_table
+from harness.report.frame import page_of
 from harness.report.gaps import failure_table, left_out_table
 from harness.report.matrices import measured_implementations
 from harness.report.records import facet_axes, facet_text, main_axis, records_of
@@ -36,48 +34,22 @@ def html_of(content: Content) -> str:
     Raises:
         ImportError: altair or vl-convert is not installed.
     """
-    from jinja2 import Environment, StrictUndefined
-
     decision = content.decision
     names = measured_implementations(content)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["unbroken"] = _unbroken
-    template = environment.from_string(_asset("page.html.j2"))
-    return template.render(
+    return page_of(
+        "page.html.j2",
+        "page.js",
+        names,
+        _data(content, names),
         title=f"mha-bench: {content.run.name}",
         sentences=answer(content, decision),
         untrusted=not content.control.trusted,
         header=list(header_lines(content)),
-        control=control_line(content),
-        machine=machine_line(content.environment),
         fixed=fixed_axes(content),
-        names=names,
-        colours=charts.colours(names),
-        shapes=charts.shapes(names),
         measures=charts.MEASURES,
         winner_map=_winner_map(content),
         tables=_tables(content, decision),
-        table_axes=[AXIS_LABELS.get(axis, axis) for axis in content.axes],
-        style=_asset("page.css"),
-        script=_asset("page.js"),
-        runtime=charts.runtime(),
-        data=_script_json(_data(content, names)),
     )
-
-
-def _unbroken(text: str) -> str:
-    """A number and its unit, or the ends of an interval, stay on one line."""
-    return re.sub(r"(?<=\d) (?=[%\w])|(?<=\d%,) |(?<=\d,) (?=\d)", "\u00a0", text)
-
-
-def _asset(name: str) -> str:
-    return (resources.files("harness.report") / name).read_text(encoding="utf-8")
-
-
-def _script_json(value: Any) -> str:
-    """JSON that can stand inside a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, sort_keys=True)
-    return text.replace("<", "\\u003c")
 
 
 def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
