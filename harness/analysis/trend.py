@@ -57,12 +57,23 @@ class Trend:
         table: Seconds ``[cell, run]``; index ``case_id``, ``implementation``.
         steps: Changes found, the largest first.
         apart: Runs of other hardware, which are not judged here.
+        started_at: When each of ``runs`` began.
+        environments: What each of ``runs`` was measured with.
+        margin: Smallest change that is called a step; twice that with fewer than four runs.
     """
 
     runs: tuple[str, ...]
     table: pd.DataFrame
     steps: tuple[Step, ...]
     apart: tuple[str, ...]
+    started_at: tuple[str, ...] = ()
+    environments: tuple[Mapping[str, Any], ...] = ()
+    margin: float = UNPAIRED_MARGIN
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """That of the newest run."""
+        return self.environments[-1] if self.environments else {}
 
 
 def run_at(name: str, rows: pd.DataFrame, environment: Mapping[str, Any]) -> RunAt:
@@ -85,7 +96,19 @@ def trend(runs: Sequence[RunAt], margin: float = UNPAIRED_MARGIN) -> Trend:
     ]
     steps.sort(key=lambda step: -abs(math.log(step.ratio)))
     apart = tuple(run.name for run in ordered if run not in same)
-    return Trend(names, table, tuple(steps), apart)
+    return Trend(
+        names,
+        table,
+        tuple(steps),
+        apart,
+        started_at=tuple(run.started_at for run in same),
+        environments=tuple(run.environment for run in same),
+        margin=_smallest_step(len(same), margin),
+    )
+
+
+def _smallest_step(num_runs: int, margin: float) -> float:
+    return margin if num_runs >= _ENOUGH_RUNS else 2 * margin
 
 
 def _table(runs: Sequence[RunAt]) -> pd.DataFrame:
@@ -111,8 +134,8 @@ def _step(key: Any, series: Any, names: Sequence[str], margin: float) -> Step | 
     change = float(np.median(logs[at:]) - np.median(logs[:at]))
     inside = np.concatenate([logs[:at] - np.median(logs[:at]), logs[at:] - np.median(logs[at:])])
     scatter = _SPREADS * float(np.median(np.abs(inside)))
-    wide = margin if len(logs) >= _ENOUGH_RUNS else 2 * margin
-    if abs(change) <= max(math.log1p(wide), scatter):
+    wide = math.log1p(_smallest_step(len(logs), margin))
+    if abs(change) <= max(wide, scatter):
         return None
     before, after = names[measured[at - 1]], names[measured[at]]
     return Step(str(key[0]), str(key[1]), math.exp(change), before, after)

@@ -56,14 +56,20 @@ def report(runs: Sequence[Path], formats: Sequence[str], out: Path | None) -> No
             console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
 
 
-def trend(runs: Sequence[Path], out: Path | None) -> None:
-    """Print what changed over several runs, and write it where a folder is given."""
-    if len(runs) < 2:
-        raise InvalidValueError("--trend", "at least two runs", len(runs))
+def trend(runs: Sequence[Path], formats: Sequence[str], out: Path | None) -> None:
+    """Print what changed over several runs, and write it: beside the newest one by default."""
+    chosen = list(runs) or _runs_in(_RESULTS)
+    if len(chosen) < 2:
+        raise InvalidValueError("--trend", "at least two runs", len(chosen))
     console = Console()
-    render_trend(runs, console)
-    for path in write_trend(runs, out) if out is not None else []:
+    written = write_trend(chosen, formats, out or Path(chosen[-1]).parent)
+    render_trend(chosen, console)
+    for path in written:
         console.print(f"wrote {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _runs_in(results_dir: Path) -> list[Path]:
+    return sorted(path.parent for path in results_dir.glob(f"*/{CONFIG_FILE}"))
 
 
 def newest_run(results_dir: Path) -> Path:
@@ -72,7 +78,7 @@ def newest_run(results_dir: Path) -> Path:
     Raises:
         StoreError: there is none.
     """
-    runs = [path.parent for path in results_dir.glob(f"*/{CONFIG_FILE}")]
+    runs = _runs_in(results_dir)
     if not runs:
         raise StoreError(f"no run in {results_dir}/ (name one, or make one: mha-bench sweep)")
     return max(runs, key=lambda run: (run / CONFIG_FILE).stat().st_mtime)

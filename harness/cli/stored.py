@@ -66,17 +66,21 @@ def report(
         str, typer.Option("--format", help="Files to write; none: only print.")
     ] = "html,md,csv",
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the files.", show_default="the run's own")
+        Path | None,
+        typer.Option(
+            help="Folder for the files.", show_default="the run's own; of a trend, where runs lie"
+        ),
     ] = None,
     trend: Annotated[
-        bool, typer.Option("--trend", help="All runs as one: what changed over time.")
+        bool,
+        typer.Option("--trend", help="Several runs as one report: what changed over time."),
     ] = False,
 ) -> None:
     """Print what a run found, and write it as files."""
     from harness.cli import reading
 
     if trend:
-        reading.trend(runs or [], out)
+        reading.trend(runs or [], split(formats), out)
         return
     reading.report(runs or [], split(formats), out)
 

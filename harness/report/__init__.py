@@ -5,8 +5,9 @@
     content    one run, analysed once
     tables     its tables as plain strings       numbers   figures as people read them
     terminal, markdown, files                    the same tables in each format
-    answer     the sentences of the first screen
+    answer     the sentences of the first screen, made of recommendation and phrases
     page, records, charts                        the HTML page and what its script gets
+    trend_page, trend_charts                     the same for many runs; frame: what pages share
     between, trends                              two runs, many runs
     decision   constraints, workloads, predictions
 """
@@ -101,8 +102,8 @@ def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) ->
     return files.write_reports(run, formats, out)
 
 
-def write_trend(runs: Sequence[Path], out: Path) -> list[Path]:
+def write_trend(runs: Sequence[Path], formats: Iterable[str], out: Path) -> list[Path]:
     """Write how the cells of several runs changed over time; see ``harness.report.files``."""
     from harness.report import files
 
-    return files.write_trend(runs, out)
+    return files.write_trend(runs, formats, out)

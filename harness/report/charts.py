@@ -98,6 +98,17 @@ def log_ticks(low: float, high: float, base: int) -> list[float]:
     return [float(f"{power * factor:.1g}") for power in powers for factor in factors]
 
 
+def near_ticks(low: float, high: float) -> list[float]:
+    """Round values between two that are less than a decade apart: about four, evenly spaced."""
+    if low <= 0 or high / low >= 4:
+        return log_ticks(low, high, 10)
+    raw = max(high - low, high / 20) / 4
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(s * power for s in (1, 2, 5, 10) if s * power >= raw)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [float(f"{k * step:.6g}") for k in range(max(first, 1), last + 1)]
+
+
 def line_chart(
     measure: Measure,
     names: Sequence[str],
@@ -122,12 +133,12 @@ def line_chart(
         axis_of_y["values"] = log_ticks(*span, measure.base)
     y_scale = alt.Scale(type="log", base=measure.base) if measure.base else alt.Scale(zero=True)
     y = alt.Y(f"{measure.field}:Q", title=None, scale=y_scale, axis=axis_of_y)
-    base = alt.Chart(alt.NamedData("cells")).encode(x=x, color=_colour(names))
+    base = alt.Chart(alt.NamedData("cells")).encode(x=x, color=colour_of(names))
     base = base.transform_filter(f"isValid(datum.{measure.field})")
     marks = [
         base.mark_line(strokeWidth=1.5, interpolate="linear").encode(y=y),
         base.mark_point(filled=True, size=55, opacity=1).encode(
-            y=y, shape=_shape(names), tooltip=_tooltip()
+            y=y, shape=shape_of(names), tooltip=_tooltip()
         ),
     ]
     if measure.low and measure.high:
@@ -135,7 +146,7 @@ def line_chart(
             y=alt.Y(f"{measure.low}:Q", title=None), y2=alt.Y2(f"{measure.high}:Q")
         )
         marks.insert(1, bars)
-    return _plain(alt.layer(*marks))
+    return plain(alt.layer(*marks))
 
 
 def trade_chart(names: Sequence[str]) -> dict[str, Any]:
@@ -160,22 +171,23 @@ def trade_chart(names: Sequence[str]) -> dict[str, Any]:
                 axis=alt.Axis(labelExpr=_BYTES),
             ),
             size=alt.Size("e:Q", title="error, u", scale=alt.Scale(range=[40, 300]), legend=None),
-            color=_colour(names),
-            shape=_shape(names),
+            color=colour_of(names),
+            shape=shape_of(names),
             tooltip=_tooltip(),
         )
     )
-    return _plain(chart)
+    return plain(chart)
 
 
-def _colour(names: Sequence[str]) -> Any:
+def colour_of(names: Sequence[str]) -> Any:
+    """The colour channel of implementations; the page's own legend names them."""
     import altair as alt
 
     scale = alt.Scale(domain=list(names), range=list(colours(names).values()))
     return alt.Color("name:N", scale=scale, legend=None)
 
 
-def _shape(names: Sequence[str]) -> Any:
+def shape_of(names: Sequence[str]) -> Any:
     import altair as alt
 
     scale = alt.Scale(domain=list(names), range=list(shapes(names).values()))
@@ -188,7 +200,7 @@ def _tooltip() -> list[Any]:
     return [alt.Tooltip(f"{field}:N", title=title) for field, title in TOOLTIP]
 
 
-def _plain(chart: Any) -> dict[str, Any]:
+def plain(chart: Any) -> dict[str, Any]:
     """The specification without altair's own theme: the page's colours come from the reader's."""
     specification: dict[str, Any] = chart.to_dict()
     specification.pop("config", None)

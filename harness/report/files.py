@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pandas as pd
 
+from harness.analysis.trend import Trend
 from harness.columns import SAMPLE_COLUMNS
 from harness.errors import InvalidValueError, MhaBenchError, StoreError
 from harness.report import charts
@@ -16,7 +18,7 @@ from harness.report.content import Content, content_of
 from harness.report.figures import time_figure
 from harness.report.markdown import escaped, markdown_of, markdown_tables
 from harness.report.summary import summary_of
-from harness.report.trends import trend_of, trend_sentences, trend_table
+from harness.report.trends import runs_table, trend_of, trend_sentences, trend_table
 
 _Figure = TypeVar("_Figure", str, bytes)
 Writer = Callable[[Content, Path], None]
@@ -37,15 +39,42 @@ def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) ->
         MissingExtraError: a format needs a package that is missing; raised after the others are
             written.
     """
-    wanted = _known(formats)
+    wanted = _known(formats, FORMATS)
     folder = Path(run) if out is None else Path(out)
     content = content_of(Path(run))
-    written, missing = [], []
+    return _written({FORMATS[n][0]: partial(FORMATS[n][1], content) for n in wanted}, folder)
+
+
+def write_trend(runs: Sequence[Path], formats: Iterable[str], out: Path) -> list[Path]:
+    """Write ``trend.<format>`` of several runs into ``out``, for each of ``TREND_FORMATS`` wanted.
+
+    Raises:
+        InvalidValueError: an unknown format.
+        StoreError: one of them is no run, or ``out`` can't be written.
+        MissingExtraError: HTML needs a package that is missing; raised after the others are
+            written.
+    """
+    wanted = _known(formats, TREND_FORMATS)
+    found = trend_of(runs)
+    return _written({f"trend.{name}": partial(TREND_FORMATS[name], found) for name in wanted}, out)
+
+
+def _known(formats: Iterable[str], known: Mapping[str, object]) -> list[str]:
+    wanted = list(dict.fromkeys(formats))
     for name in wanted:
-        path = folder / FORMATS[name][0]
+        if name not in known:
+            raise InvalidValueError("format", "a format", name, known)
+    return wanted
+
+
+def _written(writers: Mapping[str, Callable[[Path], None]], folder: Path) -> list[Path]:
+    """Every file that can be written is, also when another one can't."""
+    written, missing = [], []
+    for name, write in writers.items():
+        path = folder / name
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            FORMATS[name][1](content, path)
+            write(path)
             written.append(path)
         except MissingExtraError as error:
             missing.append(str(error))
@@ -55,33 +84,6 @@ def write_reports(run: Path, formats: Iterable[str], out: Path | None = None) ->
         done = ", ".join(str(path) for path in written) or "nothing"
         raise MissingExtraError(f"{'; '.join(missing)} (written: {done})")
     return written
-
-
-def write_trend(runs: Sequence[Path], out: Path) -> list[Path]:
-    """Write ``trend.md`` and ``trend.csv`` of several runs into ``out``.
-
-    Raises:
-        StoreError: one of them is no run, or ``out`` can't be written.
-    """
-    found = trend_of(runs)
-    lines = ["# mha-bench: over time", "", *(f"- {escaped(s)}" for s in trend_sentences(found)), ""]
-    text = "\n".join([*lines, *markdown_tables([trend_table(found)])])
-    table = found.table.reset_index()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "trend.md").write_text(text, encoding="utf-8")
-        table.to_csv(out / "trend.csv", index=False, lineterminator="\n")
-    except OSError as error:
-        raise StoreError(f"can't write to {out} ({error.strerror})") from None
-    return [out / "trend.md", out / "trend.csv"]
-
-
-def _known(formats: Iterable[str]) -> list[str]:
-    wanted = list(dict.fromkeys(formats))
-    for name in wanted:
-        if name not in FORMATS:
-            raise InvalidValueError("format", "a format", name, FORMATS)
-    return wanted
 
 
 def _write_markdown(content: Content, path: Path) -> None:
@@ -122,13 +124,33 @@ def _write_parquet(content: Content, path: Path) -> None:
 def _write_html(content: Content, path: Path) -> None:
     from harness.report.page import html_of
 
+    _write_page(lambda: html_of(content), path)
+
+
+def _write_page(draw: Callable[[], str], path: Path) -> None:
     try:
-        text = html_of(content)
+        text = draw()
     except ImportError:
         raise MissingExtraError(
             "HTML needs altair and vl-convert: pip install 'mha-bench[report]'"
         ) from None
     path.write_text(text, encoding="utf-8")
+
+
+def _write_trend_html(found: Trend, path: Path) -> None:
+    from harness.report.trend_page import trend_html
+
+    _write_page(lambda: trend_html(found), path)
+
+
+def _write_trend_markdown(found: Trend, path: Path) -> None:
+    lines = ["# mha-bench: over time", "", *(f"- {escaped(s)}" for s in trend_sentences(found)), ""]
+    tables = [runs_table(found), trend_table(found)]
+    path.write_text("\n".join([*lines, *markdown_tables(tables)]), encoding="utf-8")
+
+
+def _write_trend_csv(found: Trend, path: Path) -> None:
+    found.table.reset_index().to_csv(path, index=False, lineterminator="\n")
 
 
 def _write_summary(content: Content, path: Path) -> None:
@@ -169,4 +191,9 @@ FORMATS: dict[str, tuple[str, Writer]] = {
     "png": ("report.png", _write_png),
     "summary": ("summary.md", _write_summary),
     "pytest-benchmark": ("benchmark.json", _write_benchmark),
+}
+TREND_FORMATS: dict[str, Callable[[Trend, Path], None]] = {
+    "html": _write_trend_html,
+    "md": _write_trend_markdown,
+    "csv": _write_trend_csv,
 }

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from harness.analysis.trend import Trend, run_at, trend
 from harness.report import numbers
 from harness.report.tables import Field, Table
 from harness.store import load, read_environment
+
+_NAMED = 12
 
 
 def trend_of(runs: Sequence[Path]) -> Trend:
@@ -25,17 +28,57 @@ def trend_of(runs: Sequence[Path]) -> Trend:
 
 
 def trend_sentences(found: Trend) -> list[str]:
-    """What changed, and what was not judged."""
-    said = [
+    """How much changed, what, and what was not judged."""
+    said = [_summary(found)]
+    said += [
         f"{step.implementation} on {step.case_id} takes {step.ratio:.2f}x the time from "
-        f"{step.after} on (until {step.before} before)"
-        for step in found.steps
+        f"{step.after} on ({step.before} was the last before)."
+        for step in found.steps[:_NAMED]
     ]
-    if not said:
-        said = [f"No step among {numbers.count(len(found.runs), 'run')}."]
+    if len(found.steps) > _NAMED:
+        more = numbers.count(len(found.steps) - _NAMED, "more step")
+        said.append(f"{more}: marked in the table.")
     if found.apart:
         said.append(f"Not judged, other hardware: {', '.join(found.apart)}.")
     return said
+
+
+def _summary(found: Trend) -> str:
+    """``3 of 12 cells changed for good: 2 slower, 1 faster.``"""
+    if not found.steps:
+        return f"No step among {numbers.count(len(found.runs), 'run')}."
+    slower = sum(step.ratio > 1 for step in found.steps)
+    counts = ((slower, "slower"), (len(found.steps) - slower, "faster"))
+    kinds = ", ".join(f"{number} {word}" for number, word in counts if number)
+    cells = numbers.count(len(found.table), "cell")
+    return f"{len(found.steps)} of {cells} changed and stayed so: {kinds}."
+
+
+def trend_rule(found: Trend) -> str:
+    """How a step is called, in one line."""
+    return (
+        f"A step: the medians on both sides are more than {numbers.percent(found.margin)} apart, "
+        "and further than the runs of either side differ among themselves."
+    )
+
+
+def runs_table(found: Trend) -> Table:
+    """The runs that are judged together, oldest first, and the software that may explain a step."""
+    lines = []
+    before: Mapping[str, Any] = {}
+    for name, started, environment in zip(
+        found.runs, found.started_at, found.environments, strict=True
+    ):
+        packages = environment.get("software", {}).get("packages", {})
+        torch = str(packages.get("torch", "not recorded"))
+        is_new = bool(before) and before.get("torch") != packages.get("torch")
+        cells = int(found.table[name].notna().sum())
+        lines.append(
+            (Field(name), Field(started), Field(torch, "bad" if is_new else ""), Field(str(cells)))
+        )
+        before = packages
+    note = "Marked: another torch than the run before."
+    return Table("Runs", ("run", "started", "torch", "cells"), tuple(lines), note, num_labels=3)
 
 
 def trend_table(found: Trend) -> Table:

@@ -95,7 +95,12 @@ def test_runs_over_time_are_one_report(folder: Path, tmp_path: Path) -> None:
     done = mha_bench_here("report", *runs, "--trend", "--out", str(tmp_path / "out"), cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Over time" in done.stdout
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"trend.md", "trend.csv"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "trend.html", "trend.md", "trend.csv",
+    }  # fmt: skip
+    wrong = mha_bench_here("report", *runs, "--trend", "--format", "png", cwd=folder)
+    assert wrong.returncode == 2
+    assert "choices: html, md, csv" in wrong.stderr
     alone = mha_bench_here("report", runs[0], "--trend", cwd=folder)
     assert alone.returncode == 2
     assert "at least two runs" in alone.stderr

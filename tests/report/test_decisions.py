@@ -12,7 +12,7 @@ from rich.console import Console
 from harness import report
 from harness.analysis.decide import Constraints, decide
 from harness.analysis.workload import read_workload
-from harness.report.charts import log_ticks
+from harness.report.charts import log_ticks, near_ticks
 from harness.report.content import Content
 from harness.report.decision import decision_record
 from tests.report.runs import rich_run
@@ -103,3 +103,18 @@ def test_ticks_of_a_logarithmic_axis_are_round_and_few(
     low: float, high: float, base: int, expected: list[float]
 ) -> None:
     assert log_ticks(low, high, base) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.83, 1.18, [0.8, 0.9, 1.0, 1.1, 1.2]),
+        (4.9e-4, 1.03e-3, [4e-4, 6e-4, 8e-4, 1e-3, 1.2e-3]),
+        (1.0, 1.0, [1.0]),
+        (0.4, 3.0, [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0]),
+    ],
+)
+def test_ticks_of_a_narrow_range_are_round_and_evenly_spaced(
+    low: float, high: float, expected: list[float]
+) -> None:
+    assert near_ticks(low, high) == pytest.approx(expected)
