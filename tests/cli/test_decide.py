@@ -43,7 +43,7 @@ def test_constraints_workload_and_cells_are_read(folder: Path) -> None:
 
 def test_a_decision_as_json_is_nothing_but_json(folder: Path) -> None:
     done = mha_bench_here("decide", "--json", cwd=folder)
-    assert set(json.loads(done.stdout)) == {"best", "choices", "crossovers", "uncovered"}
+    assert set(json.loads(done.stdout)) == {"best", "choices", "crossovers", "open", "uncovered"}
 
 
 def test_a_case_that_was_not_measured_is_predicted(folder: Path) -> None:

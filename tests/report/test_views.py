@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from harness import report
-from harness.analysis.decide import decide
+from harness.analysis.decide import Constraints, decide
 from harness.errors import InvalidValueError, StoreError
 from harness.report.answer import answer
 from harness.report.content import Content, configured_margin, content_of, header_lines
@@ -66,6 +66,33 @@ def test_a_terminal_of_any_width_shows_whole_figures(run: Path, width: int) -> N
     assert "…" not in text
     assert "naive" in text
     assert "36.3 µs" in text or "36." in text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_names_with_options_and_long_words_are_whole_at_usual_widths(
+    tmp_path: Path, width: int
+) -> None:
+    name, rival = "block_softmax_32[block=16]", "block_softmax_32[block=32,bold]"
+    rows = [
+        replace(row, implementation={"naive": name, "sdpa": rival}.get(row.implementation,
+                                                                      row.implementation))
+        for row in rich_rows()
+    ]  # fmt: skip
+    run = store_run(tmp_path, rows, environment=ENVIRONMENT)
+    for draw in (
+        lambda console: report.render_terminal(run, console),
+        lambda console: report.render_compare(run, None, console),
+        lambda console: report.render_decision(run, console, constraints=Constraints()),
+        lambda console: report.render_prediction(run, console, {
+            "hidden_size": 1024, "num_heads": 16, "seq_len": 700}),
+    ):  # fmt: skip
+        text = printed(draw, width)
+        words = text.split()
+        assert any(name in word for word in words)
+        assert any(rival in word for word in words)
+        assert max(map(len, text.splitlines())) <= width
+        assert not any(word.endswith("float32-") for word in words)
+        assert "…" not in text
 
 
 def test_the_terminal_shows_choices_times_and_reasons(run: Path) -> None:
