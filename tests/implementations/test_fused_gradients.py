@@ -5,6 +5,7 @@ torch.compile.
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -169,3 +170,24 @@ def test_a_second_derivative_is_refused() -> None:
     (first, *_) = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         first.sum().backward()
+
+
+@needs_kernels
+@pytest.mark.compiles
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # torch's own
+@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
+def test_a_compiled_layer_around_the_operator_has_the_gradients_of_eager() -> None:
+    case = make_case(seq_len=9, mask="causal")
+    drawn = make_inputs(case)
+    attend = Fused().make_attend(case, drawn.masks)
+
+    def layer(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return attend(q * 2, k.tanh(), v).transpose(1, 2).flatten(2)
+
+    found = []
+    for function in (layer, torch.compile(layer, fullgraph=True)):
+        leaves = [x.detach().requires_grad_() for x in (drawn.q, drawn.k, drawn.v)]
+        output = function(*leaves)
+        found.append((output, *torch.autograd.grad(output.square().sum(), leaves)))
+    for eager, compiled in zip(*found, strict=True):
+        torch.testing.assert_close(compiled, eager)
