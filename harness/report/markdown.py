@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from harness.report.answer import answer
 from harness.report.comparisons import comparison_table
 from harness.report.content import Content, header_lines
+from harness.report.exactness import exactness_table
 from harness.report.gaps import failure_table, left_out_table
 from harness.report.matrices import error_table, memory_table, time_table
 from harness.report.tables import Field, Table, choice_table, fixed_axes
@@ -74,5 +75,6 @@ def all_tables(content: Content) -> list[Table]:
         comparison_table(content),
         memory_table(content),
         error_table(content),
+        exactness_table(content),
         *(table for table in optional if table is not None and table.lines),
     ]

@@ -11,6 +11,7 @@ from harness.report.answer import answer
 from harness.report.comparisons import comparison_table
 from harness.report.content import Content, header_lines
 from harness.report.decision import crossover_table, regret_table
+from harness.report.exactness import exactness_table
 from harness.report.frame import page_of
 from harness.report.gaps import failure_table, left_out_table
 from harness.report.matrices import measured_implementations
@@ -111,6 +112,7 @@ def _tables(content: Content, decision: Decision) -> list[Table]:
         start_table(content),
         modes_table(content),
         comparison_table(content),
+        exactness_table(content),
         failure_table(content),
         left_out_table(content),
     )

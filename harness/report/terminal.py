@@ -19,6 +19,7 @@ from harness.report.comparisons import comparison_table
 from harness.report.content import Content, content_of, header_lines
 from harness.report.decision import decision_sentences, decision_tables, prediction_table
 from harness.report.drawing import print_table
+from harness.report.exactness import exactness_table
 from harness.report.gaps import failure_table, left_out_table
 from harness.report.matrices import time_table
 from harness.report.phrases import Sentence
@@ -73,6 +74,7 @@ def render_compare(
     content = content_of(run, against, margin)
     print_header(content, console)
     print_table(comparison_table(content), console)
+    print_table(exactness_table(content), console)
     failures = failure_table(content)
     if failures is not None:
         print_table(failures, console)
