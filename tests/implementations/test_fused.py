@@ -351,6 +351,66 @@ def test_few_queries_on_many_keys_are_right(path: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
+def test_threads_do_not_change_a_single_bit_of_few_queries_on_many_keys(path: str) -> None:
+    case = make_case(seq_len=2, kv_seq_len=5000, head_dim=64)
+    inputs = make_inputs(case)
+    before = torch.get_num_threads()
+    results = []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(attend(case, inputs, path=path))
+    torch.set_num_threads(before)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("num_heads", [1, 2, 5, 8])
+def test_queries_of_a_group_that_share_their_keys_are_right(
+    path: str, dtype: str, num_heads: int
+) -> None:
+    for head_dim in (32, 48, 208):  # pairs of vectors, one left over, more than registers hold
+        case = make_case(
+            num_heads=num_heads,
+            num_kv_heads=1,
+            seq_len=1,
+            kv_seq_len=600,
+            head_dim=head_dim,
+            dtype=dtype,
+        )
+        inputs = make_inputs(case)
+        assert_within_bound(case, inputs, attend(case, inputs, path=path))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("path", PATHS)
+def test_masks_that_are_broadcast_or_strided_are_those_of_their_dense_copies(
+    path: str, dtype: str
+) -> None:
+    for seq_len in (2, 50):
+        case = make_case(
+            seq_len=seq_len, kv_seq_len=130, dtype=dtype, mask="keep:random+bias:random"
+        )
+        drawn = make_inputs(case)
+        keep = torch.rand(1, 4, 1, 130) < 0.7
+        bias = torch.randn(130, seq_len).to(drawn.q.dtype).t()
+        dense_bias = bias.expand(2, 4, seq_len, 130).contiguous()
+        dense_keep = keep.expand(2, 4, seq_len, 130).contiguous()
+        outputs = [
+            attend(
+                case,
+                AttentionInputs(
+                    drawn.q, drawn.k, drawn.v, MaskTensors(keep=k, bias=b, declared_bias=True)
+                ),
+                path=path,
+            )
+            for k, b in ((keep, bias), (dense_keep, dense_bias))
+        ]
+        assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("path", PATHS)
 def test_one_nan_query_among_few_stays_alone(path: str) -> None:
     case = make_case(seq_len=2, kv_seq_len=700)
     drawn = make_inputs(case)

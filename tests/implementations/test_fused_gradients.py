@@ -99,18 +99,23 @@ def test_a_query_without_keys_has_finite_gradients(path: str) -> None:
 
 
 @needs_kernels
-def test_gradients_have_the_same_bits_whatever_the_number_of_threads() -> None:
-    case = make_case(seq_len=150, mask="causal", head_dim=64)
+@pytest.mark.parametrize("heads", [(4, 2), (1, 1)])
+@pytest.mark.parametrize("mask", ["causal", "causal+window:70", "padding:0.3"])
+def test_gradients_have_the_same_bits_whatever_the_number_of_threads(
+    mask: str, heads: tuple[int, int]
+) -> None:
+    case = make_case(seq_len=500, mask=mask, head_dim=64, num_heads=heads[0], num_kv_heads=heads[1])
     drawn = make_inputs(case)
     before = torch.get_num_threads()
     results = []
-    for threads in (1, 2):
+    for threads in (1, 2, 3, 2):
         torch.set_num_threads(threads)
         qkv = (drawn.q, drawn.k, drawn.v)
         results.append(gradients(case, drawn.masks, drawn.grad_output, *qkv, path="auto"))
     torch.set_num_threads(before)
-    for one, two in zip(*results, strict=True):
-        assert torch.equal(one, two)
+    for others in results[1:]:
+        for one, two in zip(results[0], others, strict=True):
+            assert torch.equal(one, two)
 
 
 @needs_kernels

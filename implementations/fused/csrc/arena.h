@@ -25,4 +25,32 @@ class Arena {
   int64_t used_;
 };
 
+// One workspace per thread, behind the memory that a call's threads share. Workspace is built from
+// an arena and whatever else it needs; two threads never share a page.
+template <class Workspace>
+class WorkspacePerThread {
+ public:
+  template <class... Arguments>
+  explicit WorkspacePerThread(const Arena& shared, const Arguments&... arguments)
+      : first_(whole_pages(shared.used_bytes())) {
+    Arena one(nullptr);
+    Workspace(arguments..., one);
+    bytes_ = whole_pages(one.used_bytes());
+  }
+
+  int64_t end_bytes(int64_t threads) const { return first_ + bytes_ * threads; }
+
+  template <class... Arguments>
+  Workspace of(int64_t thread, void* scratch, const Arguments&... arguments) const {
+    Arena arena(static_cast<char*>(scratch) + first_ + thread * bytes_);
+    return Workspace(arguments..., arena);
+  }
+
+ private:
+  static constexpr int64_t kPageBytes = 4096;
+  static int64_t whole_pages(int64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+  int64_t first_, bytes_;
+};
+
 }  // namespace fused

@@ -25,20 +25,20 @@ class TileMask {
   template <class Element>
   void by_tensors(float factor) const {
     __mmask16 kept[kMostVectors];
-    const int64_t vectors = divide_up(at_.num_keys, kLanes);
-    for (int64_t v = 0; v < vectors; ++v) kept[v] = kept_keys(v * kLanes);
-    const bool has_terms = p_.keep.data || p_.bias.data;
-    for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, at_.num_queries); ++i) {
-      const MaskRow<Element> row(p_, at_, at_.first_query + i);
-      for (int64_t v = 0; v < vectors; ++v) {
-        const int64_t key = v * kLanes;
-        float* s = vector_of(i, key);
-        Vec scores = load(s) * factor;
-        if (has_terms) scores = add_terms(scores, row.terms(key, at_.num_keys - key));
-        _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept[v], (__m512)scores));
-        row.prefetch(key, at_.num_keys);
+    const uint32_t vectors = uint32_t(divide_up(at_.num_keys, kLanes));
+    for (uint32_t v = 0; v < vectors; ++v) kept[v] = kept_keys(v * kLanes);
+    with_mask_tensors(p_, [&](auto tensors) __attribute__((always_inline)) {
+      for (int64_t i = 0; i < std::min<int64_t>(kBlockRows, at_.num_queries); ++i) {
+        const MaskRow<Element, decltype(tensors)> row(p_, at_, at_.first_query + i);
+        float* scores = vector_of(i, 0);
+        for (uint32_t v = 0; v < vectors; ++v) {
+          float* s = scores + v / 2 * kSlotFloats<Parts> + v % 2 * kSumElements;
+          const Vec masked = add_terms(load(s) * factor, row.terms(v * kLanes, at_.num_keys - int64_t(v) * kLanes));
+          _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept[v], (__m512)masked));
+        }
+        row.prefetch_next(at_.num_keys);
       }
-    }
+    });
   }
 
  private:

@@ -45,22 +45,21 @@ struct RowPanels {
 // The same as column panels.
 struct ColumnPanels {
   float* data;
-  int64_t rows, channels, size;
+  int64_t num_panels, stride, size;
 
-  ColumnPanels(int64_t rows_, int64_t channels_, int64_t slots, Arena& arena)
-      : rows(rows_), channels(channels_), size(padded_to_panel(channels_) * rows_) {
+  ColumnPanels(int64_t rows, int64_t channels, int64_t slots, Arena& arena)
+      : num_panels(divide_up(channels, kPanelRows)), stride(column_panel_stride(rows)), size(num_panels * stride) {
     data = arena.take<float>(slots * size);
   }
 
   template <class Element>
   void pack(const Rows<Element>& source, int64_t slot, int64_t first, float* staging) {
-    pack_column_panels(source, rows * kPanelRows, staging, data + slot * size + first * kPanelRows);
+    pack_column_panels(source, stride, staging, data + slot * size + first * kPanelRows);
   }
 
   // target [channels][W] += transposed rows [first_row, + num_rows) times a block [num_rows][W].
   void add_product(int64_t slot, int64_t first_row, int64_t num_rows, const float* block, float* target) const {
-    add_panel_products<kMaxVectors>(data + slot * size + first_row * kPanelRows, rows * kPanelRows,
-                                    divide_up(channels, kPanelRows), block, num_rows, target);
+    add_panel_products<kMaxVectors>(data + slot * size + first_row * kPanelRows, stride, num_panels, block, num_rows, target);
   }
 };
 
@@ -110,7 +109,7 @@ struct GradientOperands {
 
 // What one thread needs. keys to sum_values exist once per lane block of the partition.
 struct BackwardWorkspace {
-  float *keys, *values, *sum_keys, *sum_values, *scores, *grad_scores, *transposed, *staging, *factors;
+  float *keys, *values, *sum_keys, *sum_values, *scores, *grad_scores, *transposed, *staging;
   int64_t qk_size, v_size;
 
   BackwardWorkspace(const Problem& p, Arena& arena)
@@ -123,7 +122,6 @@ struct BackwardWorkspace {
     grad_scores = arena.take<float>(kGradientRows * kBlockWidth);
     transposed = arena.take<float>(kGradientRows * kGradientRows);
     staging = arena.take<float>(kLanes * padded_to_lanes(std::max(p.qk_dim, p.v_dim)));
-    factors = arena.take<float>(kBlockWidth);
   }
 };
 
@@ -325,8 +323,7 @@ class GradientPartition {
   }
 
   void write(const float* sums, float factor, const Rows<Element>& target) {
-    for (int64_t i = 0; i < kBlockWidth; ++i) w_.factors[i] = factor;
-    unpack_lane_block(sums, kBlockWidth, w_.factors, w_.staging, target);
+    unpack_lane_block(sums, kBlockWidth, [&](int64_t) { return broadcast(factor); }, w_.staging, target);
   }
 
   const Problem& p_;
@@ -344,14 +341,10 @@ class Backward {
       : p_(p),
         padding_(p, arena),
         schedule_(p, GradientOperands::bytes_per_head(p), arena),
-        operands_(p, schedule_.slots(), arena) {
-    first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
-    Arena one(nullptr);
-    BackwardWorkspace(p, one);
-    workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
-  }
+        operands_(p, schedule_.slots(), arena),
+        workspaces_(arena, p) {}
 
-  int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }
+  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
 
   template <class Element>
   void run() {
@@ -359,8 +352,7 @@ class Backward {
     schedule_.reset();
     const int64_t partitions = divide_up(p_.kv_seq_len, kGradientRows), query_blocks = operands_.query_blocks;
     on_threads(p_.threads, [&](int64_t thread) {
-      Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const BackwardWorkspace w(p_, arena);
+      const BackwardWorkspace w = workspaces_.of(thread, p_.scratch, p_);
       schedule_.run(
           thread, partitions + query_blocks * p_.group_size(), partitions,
           [&](int64_t kv_head, int64_t slot, int64_t item) {
@@ -378,11 +370,9 @@ class Backward {
   }
 
  private:
-  static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
-
   const Problem& p_;
   PaddingSummary padding_;
   HeadSchedule schedule_;
   GradientOperands operands_;
-  int64_t first_workspace_, workspace_bytes_;
+  WorkspacePerThread<BackwardWorkspace> workspaces_;
 };

@@ -37,6 +37,7 @@ static void mask_by_padding(const Problem& p, const BlockPlace& at, float* score
 // overflow to -inf.
 FUSED_INLINE Vec to_base_2(Vec bias) {
   const Vec scaled = bias * kLog2E;
+  if (__builtin_expect(!any_infinite(scaled), 1)) return scaled;
   const Vec largest = (Vec)(((IntVec)bias & INT32_MIN) | (IntVec)broadcast(__FLT_MAX__));
   return is_infinite(scaled) ? (is_infinite(bias) ? scaled : largest) : scaled;
 }
@@ -46,37 +47,59 @@ FUSED_INLINE Vec add_terms(Vec scores, Vec terms) {
   return terms == kMinusInfinity ? broadcast(kMinusInfinity) : scores + terms;
 }
 
-// Keep-mask and bias of one query as terms to add to its base-2 scores, from the block's first key on.
-template <class Element>
+// Which tensors a call's mask has: known at compile time inside the loops.
+template <bool Bias, bool Keep>
+struct MaskTensors {
+  static constexpr bool has_bias = Bias, has_keep = Keep;
+};
+
+template <class Body>
+FUSED_INLINE void with_mask_tensors(const Problem& p, Body body) {
+  if (p.bias.data && p.keep.data) return body(MaskTensors<true, true>{});
+  if (p.bias.data) return body(MaskTensors<true, false>{});
+  if (p.keep.data) return body(MaskTensors<false, true>{});
+  body(MaskTensors<false, false>{});
+}
+
+// Keep-mask and bias of one query, from the block's first key on.
+template <class Element, class Tensors>
 class MaskRow {
  public:
-  MaskRow(const Problem& p, const BlockPlace& at, int64_t query)
-      : bias_(p.bias.data ? row_of<Element>(p.bias, at.batch, at.head, query) + at.first_key * p.bias.column : nullptr),
-        keep_(p.keep.data ? row_of<uint8_t>(p.keep, at.batch, at.head, query) + at.first_key * p.keep.column : nullptr),
+  FUSED_MEMBER MaskRow(const Problem& p, const BlockPlace& at, int64_t query)
+      : bias_(row_of<Element>(p.bias, at.batch, at.head, query) + at.first_key * p.bias.column),
+        keep_(row_of<uint8_t>(p.keep, at.batch, at.head, query) + at.first_key * p.keep.column),
         bias_stride_(p.bias.column),
-        keep_stride_(p.keep.column),
-        is_contiguous_((!bias_ || bias_stride_ == 1) && (!keep_ || keep_stride_ == 1)) {}
+        keep_stride_(p.keep.column) {}
 
-  // Terms of kLanes keys, of which the first count exist.
+  // Terms to add to the base-2 scores of kLanes keys, of which the first count exist.
   FUSED_MEMBER Vec terms(int64_t key, int64_t count) const {
-    if (count < kLanes || !is_contiguous_) return collect_terms(key, count);
-    const Vec bias = bias_ ? to_base_2(load_vector(bias_ + key)) : Vec{};
-    return keep_ ? (load_bytes(keep_ + key) == 0 ? broadcast(kMinusInfinity) : bias) : bias;
+    if (__builtin_expect(count < kLanes || !is_contiguous(), 0)) return collect_terms(key, count);
+    Vec terms = {};
+    if (Tensors::has_bias) terms = to_base_2(load_vector(bias_ + key));
+    if (Tensors::has_keep) terms = load_bytes(keep_ + key) == 0 ? broadcast(kMinusInfinity) : terms;
+    return terms;
   }
 
-  // Asks for the same keys of the block that comes block_keys later: rows are far apart, each block
-  // takes only a piece of each, and no hardware prefetching follows that.
-  FUSED_MEMBER void prefetch(int64_t key, int64_t block_keys) const {
-    if (bias_) __builtin_prefetch(bias_ + (key + block_keys) * bias_stride_);
-    if (keep_) __builtin_prefetch(keep_ + (key + block_keys) * keep_stride_);
+  // Asks for the next block's part of the row, as long as this one's: rows are far apart, and no
+  // hardware prefetching follows jumps from row to row.
+  FUSED_MEMBER void prefetch_next(int64_t num_keys) const {
+    constexpr int64_t kLineElements = 64 / int64_t(sizeof(Element)), kLineBytes = 64;
+    if (Tensors::has_bias)
+      for (int64_t i = 0; i < num_keys; i += kLineElements) __builtin_prefetch(bias_ + (num_keys + i) * bias_stride_);
+    if (Tensors::has_keep)
+      for (int64_t i = 0; i < num_keys; i += kLineBytes) __builtin_prefetch(keep_ + (num_keys + i) * keep_stride_);
   }
 
  private:
-  __attribute__((noinline)) Vec collect_terms(int64_t key, int64_t count) const {
+  FUSED_MEMBER bool is_contiguous() const {
+    return (!Tensors::has_bias || bias_stride_ == 1) && (!Tensors::has_keep || keep_stride_ == 1);
+  }
+
+  __attribute__((noinline, cold)) Vec collect_terms(int64_t key, int64_t count) const {
     Vec terms = {}, keep = {};
     for (int64_t i = 0; i < std::min<int64_t>(count, kLanes); ++i) {
-      if (bias_) terms[i] = load_one(bias_ + (key + i) * bias_stride_);
-      if (keep_ && !keep_[(key + i) * keep_stride_]) keep[i] = kMinusInfinity;
+      if (Tensors::has_bias) terms[i] = load_one(bias_ + (key + i) * bias_stride_);
+      if (Tensors::has_keep && !keep_[(key + i) * keep_stride_]) keep[i] = kMinusInfinity;
     }
     return keep == kMinusInfinity ? keep : to_base_2(terms);
   }
@@ -84,28 +107,28 @@ class MaskRow {
   const Element* bias_;
   const uint8_t* keep_;
   int64_t bias_stride_, keep_stride_;
-  bool is_contiguous_;
 };
 
 // Keep-mask and bias lie in memory with keys contiguous: squares of keys and queries are transposed.
 template <class Element, int Vectors>
 static void mask_by_tensors(const Problem& p, const BlockPlace& at, float* scores) {
-  for (int j = 0; j < Vectors && j * kLanes < at.num_queries; ++j) {
-    const int64_t num_rows = std::min<int64_t>(kLanes, at.num_queries - j * kLanes);
-    for (int64_t first = 0; first < at.num_keys; first += kLanes) {
-      Vec terms[kLanes] = {};
-      for (int64_t i = 0; i < num_rows; ++i) {
-        const MaskRow<Element> row(p, at, at.first_query + j * kLanes + i);
-        terms[i] = row.terms(first, at.num_keys - first);
-        row.prefetch(first, at.num_keys);
+  with_mask_tensors(p, [&](auto tensors) __attribute__((always_inline)) {
+    using Row = MaskRow<Element, decltype(tensors)>;
+    for (int64_t lane = 0; lane < at.num_queries; lane += kLanes) {
+      const int64_t num_rows = std::min<int64_t>(kLanes, at.num_queries - lane);
+      for (int64_t first = 0; first < at.num_keys; first += kLanes) {
+        Vec terms[kLanes] = {};
+        for (int64_t i = 0; i < num_rows; ++i)
+          terms[i] = Row(p, at, at.first_query + lane + i).terms(first, at.num_keys - first);
+        transpose(terms);
+        for (int64_t i = 0; i < kLanes && first + i < at.num_keys; ++i) {
+          float* s = scores + (first + i) * Vectors * kLanes + lane;
+          store(s, add_terms(load(s), terms[i]));
+        }
       }
-      transpose(terms);
-      for (int64_t i = 0; i < kLanes && first + i < at.num_keys; ++i) {
-        float* s = scores + ((first + i) * Vectors + j) * kLanes;
-        store(s, add_terms(load(s), terms[i]));
-      }
+      for (int64_t i = 0; i < num_rows; ++i) Row(p, at, at.first_query + lane + i).prefetch_next(at.num_keys);
     }
-  }
+  });
 }
 
 // Whether the keep-mask lets any pair of the block through; packed documents skip most blocks.
@@ -144,29 +167,42 @@ static void apply_masks(const Problem& p, const BlockPlace& at, MaskWork work, f
 
 // The same masks on a block the other way round: rows are queries, keys across the lanes.
 template <class Element, int Vectors>
-static void mask_rows(const Problem& p, const BlockPlace& at, MaskWork work, float* scores) {
-  if (!work.any()) return;
-  const IntVec indices = lane_indices();
+static void mask_rows_by_tensors(const Problem& p, const BlockPlace& at, float* scores) {
+  with_mask_tensors(p, [&](auto tensors) __attribute__((always_inline)) {
+    for (int64_t i = 0; i < at.num_queries; ++i) {
+      const MaskRow<Element, decltype(tensors)> row(p, at, at.first_query + i);
+      float* s = scores + i * Vectors * kLanes;
+      for (int64_t key = 0; key < at.num_keys; key += kLanes)
+        store(s + key, add_terms(load(s + key), row.terms(key, at.num_keys - key)));
+    }
+  });
+}
+
+template <int Vectors>
+static void mask_rows_by_position(const Problem& p, const BlockPlace& at, float* scores) {
   const int64_t width = padded_to_lanes(at.num_keys);
   for (int64_t i = 0; i < at.num_queries; ++i) {
-    const int64_t query = at.first_query + i;
-    float* row_scores = scores + i * Vectors * kLanes;
-    if (work.by_tensors) {
-      const MaskRow<Element> row(p, at, query);
-      for (int64_t key = 0; key < at.num_keys; key += kLanes)
-        store(row_scores + key, add_terms(load(row_scores + key), row.terms(key, at.num_keys - key)));
+    const Range seen = keys_seen_by_any(p, at.first_query + i, 1);
+    const int32_t begin = int32_t(std::clamp<int64_t>(seen.begin - at.first_key, 0, width));
+    const int32_t end = int32_t(std::clamp<int64_t>(seen.end - at.first_key, 0, width));
+    float* s = scores + i * Vectors * kLanes;
+    for (int64_t key = 0; key < at.num_keys; key += kLanes) {
+      const IntVec lane = lane_indices() + int32_t(key);
+      store(s + key, (lane >= begin) & (lane < end) ? load(s + key) : broadcast(kMinusInfinity));
     }
-    if (work.by_position) {
-      const Range seen = keys_seen_by_any(p, query, 1);
-      const int32_t begin = int32_t(std::clamp<int64_t>(seen.begin - at.first_key, 0, width));
-      const int32_t end = int32_t(std::clamp<int64_t>(seen.end - at.first_key, 0, width));
-      for (int64_t key = 0; key < at.num_keys; key += kLanes) {
-        const IntVec lane = indices + int32_t(key);
-        store(row_scores + key, (lane >= begin) & (lane < end) ? load(row_scores + key) : broadcast(kMinusInfinity));
-      }
-    }
-    if (work.by_padding)
-      for (int64_t key = 0; key < at.num_keys; ++key)
-        if (!is_kept(p, at.batch, at.first_key + key)) row_scores[key] = kMinusInfinity;
   }
+}
+
+template <int Vectors>
+static void mask_rows_by_padding(const Problem& p, const BlockPlace& at, float* scores) {
+  for (int64_t key = 0; key < at.num_keys; ++key)
+    if (!is_kept(p, at.batch, at.first_key + key))
+      for (int64_t i = 0; i < at.num_queries; ++i) scores[i * Vectors * kLanes + key] = kMinusInfinity;
+}
+
+template <class Element, int Vectors>
+static void mask_rows(const Problem& p, const BlockPlace& at, MaskWork work, float* scores) {
+  if (work.by_tensors) mask_rows_by_tensors<Element, Vectors>(p, at, scores);
+  if (work.by_position) mask_rows_by_position<Vectors>(p, at, scores);
+  if (work.by_padding) mask_rows_by_padding<Vectors>(p, at, scores);
 }

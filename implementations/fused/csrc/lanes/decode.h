@@ -128,10 +128,9 @@ class DecodeSplit {
   void mask(int64_t q, int64_t first_key, int64_t count) const {
     const int64_t width = padded_to_lanes(count), position = position_of(q);
     float* s = scores(q);
-    if (p_.keep.data || p_.bias.data) {
-      const MaskRow<Element> row(p_, {batch_, head_of(q), position, 1, first_key, count}, position);
-      for (int64_t i = 0; i < count; i += kLanes) store(s + i, add_terms(load(s + i), row.terms(i, count - i)));
-    }
+    if (p_.keep.data || p_.bias.data)
+      mask_rows_by_tensors<Element, kDecodeBlockKeys / kLanes>(
+          p_, {batch_, head_of(q), position, 1, first_key, count}, s);
     if (kept_.has_holes)
       for (int64_t i = 0; i < count; ++i)
         if (!is_kept(p_, batch_, first_key + i)) s[i] = kMinusInfinity;
@@ -190,14 +189,10 @@ class Decode {
         splits_(std::max<int64_t>(divide_up(p.kv_seq_len, kKeysPerSplit), 1)),
         padding_(p, arena),
         schedule_(p, 1, arena),
-        results_(p, splits_, arena) {
-    first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
-    Arena one(nullptr);
-    DecodeWorkspace(p, one);
-    workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
-  }
+        results_(p, splits_, arena),
+        workspaces_(arena, p) {}
 
-  int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }
+  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
 
   template <class Element>
   void run() {
@@ -205,16 +200,13 @@ class Decode {
   }
 
  private:
-  static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
-
   template <class Element, bool InPlace>
   void run_with() {
     using Split = DecodeSplit<Element, InPlace>;
     padding_.fill(p_);
     schedule_.reset();
     on_threads(p_.threads, [&](int64_t thread) {
-      Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const DecodeWorkspace workspace(p_, arena);
+      const DecodeWorkspace workspace = workspaces_.of(thread, p_.scratch, p_);
       schedule_.run(
           thread, splits_, p_.group_size() * p_.seq_len,
           [&](int64_t kv_head, int64_t, int64_t split) {
@@ -269,5 +261,5 @@ class Decode {
   PaddingSummary padding_;
   HeadSchedule schedule_;
   PartialResults results_;
-  int64_t first_workspace_, workspace_bytes_;
+  WorkspacePerThread<DecodeWorkspace> workspaces_;
 };

@@ -18,12 +18,12 @@ struct PackedKeysValues {
   int64_t keys_per_head, values_per_head, value_panel_stride, num_value_panels;
 
   static int64_t bytes_per_head(const Problem& p) {
-    const int64_t values = round_up(p.v_dim, kPanelRows) * p.kv_seq_len;
+    const int64_t values = divide_up(p.v_dim, kPanelRows) * column_panel_stride(p.kv_seq_len);
     return (padded_to_panel(p.kv_seq_len) * p.qk_dim + values) * int64_t(sizeof(float));
   }
 
   PackedKeysValues(const Problem& p, int64_t slots, Arena& arena) {
-    value_panel_stride = p.kv_seq_len * kPanelRows;
+    value_panel_stride = column_panel_stride(p.kv_seq_len);
     num_value_panels = divide_up(p.v_dim, kPanelRows);
     keys_per_head = padded_to_panel(p.kv_seq_len) * p.qk_dim;
     values_per_head = num_value_panels * value_panel_stride;
@@ -44,15 +44,13 @@ struct PackedKeysValues {
 
 // What one thread needs for a block of queries.
 struct ForwardWorkspace {
-  float *queries, *scores, *output, *staging, *row_factors;
+  float *queries, *scores, *output, *staging;
 
   ForwardWorkspace(const Problem& p, int64_t block_keys, Arena& arena) {
     queries = arena.take<float>(p.qk_dim * kBlockWidth);
     scores = arena.take<float>(block_keys * kBlockWidth);
     output = arena.take<float>(padded_to_panel(p.v_dim) * kBlockWidth);
-    const int64_t widest_row = std::max(p.qk_dim, p.v_dim);
-    staging = arena.take<float>(kLanes * padded_to_lanes(widest_row));
-    row_factors = arena.take<float>(kBlockWidth);
+    staging = arena.take<float>(kLanes * padded_to_lanes(std::max(p.qk_dim, p.v_dim)));
   }
 };
 
@@ -118,11 +116,11 @@ class QueryBlock {
 
   // A query that saw no key has sum 0, and its output is 0 by definition.
   void write_output() {
-    for (int j = 0; j < Vectors; ++j) {
-      const Vec sum = state_.sum[j];
-      store(w_.row_factors + j * kLanes, sum == 0.0f ? Vec{} : 1.0f / sum);
-    }
-    unpack_lane_block(w_.output, kWidth, w_.row_factors, w_.staging,
+    const auto reciprocal = [&](int64_t lane) __attribute__((always_inline)) {
+      const Vec sum = state_.sum[lane / kLanes];
+      return sum == 0.0f ? Vec{} : 1.0f / sum;
+    };
+    unpack_lane_block(w_.output, kWidth, reciprocal, w_.staging,
                       rows_of<Element>(p_.output, at_.batch, at_.head, at_.first_query, at_.num_queries, p_.v_dim));
   }
 
@@ -150,14 +148,10 @@ class Forward {
         block_keys_(keys_per_block(kBlockWidth)),
         padding_(p, arena),
         schedule_(p, PackedKeysValues::bytes_per_head(p), arena),
-        packed_(p, schedule_.slots(), arena) {
-    first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
-    Arena one(nullptr);
-    ForwardWorkspace(p, block_keys_, one);
-    workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
-  }
+        packed_(p, schedule_.slots(), arena),
+        workspaces_(arena, p, block_keys_) {}
 
-  int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }
+  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
 
   template <class Element>
   void run() {
@@ -166,8 +160,7 @@ class Forward {
     const int64_t chunks = divide_up(p_.kv_seq_len, kRowsPerPackingItem);
     const int64_t blocks = divide_up(p_.seq_len, kBlockWidth);
     on_threads(p_.threads, [&](int64_t thread) {
-      Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const ForwardWorkspace workspace(p_, block_keys_, arena);
+      const ForwardWorkspace workspace = workspaces_.of(thread, p_.scratch, p_, block_keys_);
       schedule_.run(
           thread, chunks, blocks * p_.group_size(),
           [&](int64_t kv_head, int64_t slot, int64_t item) { pack_chunk<Element>(kv_head, slot, item, workspace); },
@@ -180,7 +173,6 @@ class Forward {
 
  private:
   static constexpr int64_t kRowsPerPackingItem = 128;
-  static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
 
   template <class Element>
   void pack_chunk(int64_t kv_head, int64_t slot, int64_t chunk, const ForwardWorkspace& w) {
@@ -210,5 +202,5 @@ class Forward {
   PaddingSummary padding_;
   HeadSchedule schedule_;
   PackedKeysValues packed_;
-  int64_t first_workspace_, workspace_bytes_;
+  WorkspacePerThread<ForwardWorkspace> workspaces_;
 };

@@ -15,7 +15,6 @@ typedef float Vec __attribute__((vector_size(4 * FUSED_LANES)));
 typedef float UnalignedVec __attribute__((vector_size(4 * FUSED_LANES), aligned(4), may_alias));
 typedef int32_t IntVec __attribute__((vector_size(4 * FUSED_LANES)));
 typedef uint32_t UintVec __attribute__((vector_size(4 * FUSED_LANES)));
-typedef uint8_t ByteVec __attribute__((vector_size(FUSED_LANES)));
 typedef uint16_t HalfVec __attribute__((vector_size(2 * FUSED_LANES)));
 
 constexpr float kMinusInfinity = -__builtin_inff();
@@ -32,9 +31,15 @@ FUSED_INLINE Vec broadcast(float x) { return x - Vec{}; }
 FUSED_INLINE Vec max(Vec a, Vec b) { return a > b ? a : b; }
 
 FUSED_INLINE IntVec load_bytes(const uint8_t* p) {
-  ByteVec bytes;
-  __builtin_memcpy(&bytes, p, sizeof bytes);
-  return __builtin_convertvector(bytes, IntVec);
+#if FUSED_LANES == 16
+  return (IntVec)_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+#elif FUSED_LANES == 8
+  return (IntVec)_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+#else
+  IntVec x;
+  for (int i = 0; i < kLanes; ++i) x[i] = p[i];
+  return x;
+#endif
 }
 
 FUSED_INLINE IntVec is_infinite(Vec x) { return ((IntVec)x & 0x7fffffff) == 0x7f800000; }
@@ -52,6 +57,15 @@ FUSED_INLINE bool any(IntVec condition) {
   int32_t found = 0;
   for (int i = 0; i < kLanes; ++i) found |= condition[i];
   return found != 0;
+#endif
+}
+
+FUSED_INLINE bool any_infinite(Vec x) {
+#if FUSED_LANES == 16
+  constexpr int kPlusInfinity = 0x08, kMinusInfinityClass = 0x10;
+  return _mm512_fpclass_ps_mask((__m512)x, kPlusInfinity | kMinusInfinityClass) != 0;
+#else
+  return any(is_infinite(x));
 #endif
 }
 

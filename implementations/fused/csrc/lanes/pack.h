@@ -43,6 +43,13 @@ FUSED_INLINE void prefetch_rows(const Rows<Element>& rows, int64_t count) {
 constexpr int64_t padded_to_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 constexpr int64_t padded_to_panel(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 
+// Floats from one column panel to the next: an odd number of cache lines, for a power of two would put
+// the panels of a row into the same few cache sets.
+constexpr int64_t column_panel_stride(int64_t rows) {
+  constexpr int64_t kLineFloats = 16;
+  return ((rows * kPanelRows + kLineFloats - 1) / kLineFloats | 1) * kLineFloats;
+}
+
 // kLanes rows as float32 into staging [kLanes][padded channels]; rows beyond the last are 0.
 template <class Element>
 static void stage_rows(const Rows<Element>& rows, float* staging) {
@@ -108,13 +115,14 @@ static void pack_column_panels(const Rows<Element>& rows, int64_t panel_stride, 
   }
 }
 
-// Writes the lanes of a lane block [channels][block_width] back as rows, lane i times factors[i].
-template <class Element>
-static void unpack_lane_block(const float* block, int64_t block_width, const float* factors, float* staging,
+// Writes the lanes of a lane block [channels][block_width] back as rows; those of the vector that
+// begins at a lane times factor_of(lane).
+template <class Element, class FactorOf>
+static void unpack_lane_block(const float* block, int64_t block_width, FactorOf factor_of, float* staging,
                               const Rows<Element>& rows) {
   const int64_t width = padded_to_lanes(rows.channels);
   for (int64_t lane = 0; lane < rows.count; lane += kLanes) {
-    const Vec factor = load(factors + lane);
+    const Vec factor = factor_of(lane);
     for (int64_t first = 0; first < rows.channels; first += kLanes) {
       Vec square[kLanes];
       FUSED_UNROLL
