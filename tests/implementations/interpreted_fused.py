@@ -3,10 +3,10 @@
 The interpreter must be asked for before triton is imported. Prints one JSON object: what became of
 each part by name.
 
-    TRITON_INTERPRET=1 python -m tests.implementations.interpreted_fused [battery]
+    TRITON_INTERPRET=1 python -m tests.implementations.interpreted_fused [TILES]
 
-With ``battery`` it is the whole conformance battery, which takes minutes; else a part of it, and
-cells in which small tiles meet every mask.
+With the name of tiles it is the whole conformance battery, which takes minutes; else a part of it,
+and cells in which small tiles meet every mask.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,11 @@ from harness.conformance import DTYPES, CheckFailure, Subject, run_battery
 from harness.inputs.sets import make_inputs
 from harness.interface import AttentionInputs, Case, Mode
 from implementations.fused.cuda import FusedOnCuda
+from implementations.fused.cuda.operators import fused_attention_triton, text_of
 from implementations.fused.cuda.tuning import try_tiles
+
+SMALL_TILES = "32x32w4s1"
+LARGE_TILES = "128x128w8s3"  # the interpreter takes its time by the tile
 
 
 class Interpreted(FusedOnCuda):
@@ -36,18 +40,20 @@ class Interpreted(FusedOnCuda):
 
     devices = frozenset({"cpu"})
 
-    def __init__(self, tiles: str = "32x32w4s1", multiprocessors: int = 1) -> None:
+    def __init__(self, tiles: str = SMALL_TILES, multiprocessors: int = 1) -> None:
         super().__init__(tiles=tiles)
         self._multiprocessors = multiprocessors
 
     def device_reasons(self, case: Case) -> Iterable[str]:
         return ()
 
+    def has_descriptors(self) -> bool:
+        return True
+
     def multiprocessors(self) -> int:
         return self._multiprocessors
 
 
-LARGE_TILES = "128x128w8s3"  # the interpreter takes its time by the tile
 SMALL = {"hidden_size": 32, "num_heads": 2, "head_dim": 16}
 BOTH = {**SMALL, "mode": "backward"}
 GROUPED = {
@@ -82,6 +88,11 @@ CELLS_BY_DTYPE = {
     "float16": ("causal", "window to both sides", "all parts", "grouped heads", "few queries"),
     "bfloat16": ("causal window", "all parts", "one query"),  # rounded as a card does
 }
+CELLS_BY_DESCRIPTORS = {
+    "float32": ("rows without keys", "window to both sides", "all parts", "few queries"),
+    "float16": ("causal", "all parts"),
+    "bfloat16": ("causal window",),
+}
 QUICK_CHECKS = (
     "check_reasons",
     "check_sizes_that_all_differ",
@@ -103,11 +114,13 @@ QUICK_DTYPES = (DType.FLOAT32, DType.FLOAT16)
 SIDE_BY_SIDE = 8  # multiprocessors, for cells: long keys of few queries are divided
 
 
-def outcomes_of_cells() -> dict[str, dict[str, str]]:
-    """Kernel and problem, "" for none, of every cell and dtype."""
+def outcomes_of_cells(
+    cells: Mapping[str, Iterable[str]], tiles: str = SMALL_TILES
+) -> dict[str, dict[str, str]]:
+    """Kernel and problem, "" for none, of every dtype's cells."""
     found = {}
-    implementation = Interpreted(multiprocessors=SIDE_BY_SIDE)
-    for dtype, names in CELLS_BY_DTYPE.items():
+    implementation = Interpreted(tiles, multiprocessors=SIDE_BY_SIDE)
+    for dtype, names in cells.items():
         subject = Subject(implementation, DType(dtype))
         for name in names:
             case = subject.case(**CELLS[name])
@@ -158,7 +171,7 @@ def _unspoiled_gradients(keys: slice, queries: slice) -> bool:
     return all(bool(x[:, :, keys].isfinite().all()) and bool(x.isnan().any()) for x in (d_k, d_v))
 
 
-def tried() -> list[str]:
+def tried(with_descriptors: bool) -> list[str]:
     """The tiles that are taken where each kernel's last candidate is the fastest."""
     case, inputs = _inputs(seq_len=17, mask="keep:random+bias:random")
     plan = Interpreted().plan(case, inputs.masks)
@@ -168,21 +181,49 @@ def tried() -> list[str]:
         call()
         return float(next(times))
 
-    tiles = try_tiles(plan, has_gradients=True, time_s=falling, device="cpu")
+    tiles = try_tiles(plan, True, falling, with_descriptors, device="cpu")
     return [str(tiles.forward), str(tiles.key_gradients), str(tiles.query_gradients)]
 
 
-def battery(dtypes: Iterable[DType], only: Iterable[str] = ()) -> dict[str, str]:
+def as_operator() -> dict[str, Any]:
+    """What torch's own check says, and whether a compiled call gives what the eager one does."""
+    axes = {**GROUPED, "seq_len": 19, "kv_seq_len": 23, "mask": ALL_PARTS}
+    case, inputs = _inputs(**axes)
+    implementation = Interpreted()
+    text = text_of(implementation.plan(case, inputs.masks))
+    leaves = [x.requires_grad_() for x in inputs.leaves.values()]
+    masks = (inputs.masks.key_padding, inputs.masks.keep, inputs.masks.bias)
+    checks = torch.library.opcheck(
+        fused_attention_triton, (*leaves, *masks, text), raise_exception=False
+    )
+    eager = implementation.make_attend(case, inputs.masks)
+    compiled = torch.compile(eager, backend="aot_eager", fullgraph=True)
+    pairs = [_with_gradients(call, leaves, inputs.grad_output) for call in (eager, compiled)]
+    return {"checks": checks, "equal": all(map(torch.equal, *pairs))}
+
+
+def _with_gradients(call: Any, leaves: list[torch.Tensor], grad: Any) -> tuple[torch.Tensor, ...]:
+    output = call(*leaves)
+    return (output.detach(), *torch.autograd.grad(output, leaves, grad))
+
+
+def battery(tiles: str, dtypes: Iterable[DType], only: Iterable[str] = ()) -> dict[str, str]:
     """Failures of the conformance battery by check and dtype, "" for none."""
-    results = run_battery(Interpreted(LARGE_TILES), dtypes, only=only)
+    results = run_battery(Interpreted(tiles), dtypes, only=only)
     return {f"{r.check}[{r.dtype}]": r.detail if r.is_failure else "" for r in results}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1:] == ["battery"]:
-        parts: dict[str, Any] = {"battery": battery(DTYPES)}
+    if sys.argv[1:]:
+        parts: dict[str, Any] = {"battery": battery(sys.argv[1], DTYPES)}
     else:
-        parts = {"battery": battery(QUICK_DTYPES, QUICK_CHECKS), "cells": outcomes_of_cells()}
-        parts |= {"skipped": skipped(), "tried": tried()}
+        parts = {
+            "battery": battery(LARGE_TILES, QUICK_DTYPES, QUICK_CHECKS),
+            "cells": outcomes_of_cells(CELLS_BY_DTYPE),
+            "cells by descriptors": outcomes_of_cells(CELLS_BY_DESCRIPTORS, SMALL_TILES + "d"),
+            "skipped": skipped(),
+            "tried": [tried(with_descriptors) for with_descriptors in (False, True)],
+            "operator": as_operator(),
+        }
     print(json.dumps(parts))

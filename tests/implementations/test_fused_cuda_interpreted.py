@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +14,14 @@ from implementations.fused.cuda.tiles import (
     query_gradient_tiles,
 )
 from tests.implementations.exact import case_of
-from tests.implementations.interpreted_fused import CELLS_BY_DTYPE, QUICK_CHECKS, QUICK_DTYPES
+from tests.implementations.interpreted import printed_by
+from tests.implementations.interpreted_fused import (
+    CELLS_BY_DESCRIPTORS,
+    CELLS_BY_DTYPE,
+    LARGE_TILES,
+    QUICK_CHECKS,
+    QUICK_DTYPES,
+)
 
 pytestmark = [
     pytest.mark.interpreter,
@@ -30,24 +32,9 @@ pytestmark = [
 ]
 
 
-def run_interpreted(*words: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.implementations.interpreted_fused", *words],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=1200,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    return run_interpreted()
+    return printed_by("interpreted_fused")
 
 
 @pytest.mark.parametrize(
@@ -64,9 +51,17 @@ def test_the_quick_checks_of_the_battery_pass(check: str, outcomes: dict[str, An
     assert outcomes["battery"][check] == ""
 
 
+@pytest.mark.parametrize(
+    "name", [f"{n}, {d}" for d, names in CELLS_BY_DESCRIPTORS.items() for n in names]
+)
+def test_tiles_loaded_by_descriptors_are_right(name: str, outcomes: dict[str, Any]) -> None:
+    assert outcomes["cells by descriptors"][name]["problem"] == ""
+
+
 @pytest.mark.nightly
-def test_the_whole_battery_passes_in_every_dtype() -> None:
-    found = run_interpreted("battery")["battery"]
+@pytest.mark.parametrize("tiles", [LARGE_TILES, f"{LARGE_TILES}d"])
+def test_the_whole_battery_passes_in_every_dtype(tiles: str) -> None:
+    found = printed_by("interpreted_fused", tiles)["battery"]
     assert set(found) == {f"{check.__name__}[{dtype}]" for dtype in DTYPES for check in CHECKS}
     assert {check: detail for check, detail in found.items() if detail} == {}
 
@@ -97,8 +92,40 @@ def test_tiles_and_divisions_are_named(cell: str, text: str, outcomes: dict[str,
     assert text in outcomes["cells"][cell]["kernel"]
 
 
-def test_every_kernel_takes_the_tiles_that_were_fastest(outcomes: dict[str, Any]) -> None:
-    # The clock of the trial falls from call to call: the last candidate wins.
+@pytest.mark.parametrize("with_descriptors", [False, True])
+def test_every_kernel_takes_the_tiles_that_were_fastest(
+    with_descriptors: bool, outcomes: dict[str, Any]
+) -> None:
+    # The clock of the trial falls from call to call: the last candidate wins, with descriptors the
+    # last of all, which is the same tiles by pointers.
     config = case_of(seq_len=17, head_dim=16).config
     groups = (forward_tiles, key_gradient_tiles, query_gradient_tiles)
-    assert outcomes["tried"] == [str(group(config)[-1]) for group in groups]
+    expected = [str(group(config)[-1]) for group in groups]
+    assert outcomes["tried"][with_descriptors] == expected
+
+
+def test_torch_s_own_check_of_an_operator_passes(outcomes: dict[str, Any]) -> None:
+    checks = outcomes["operator"]["checks"]
+    assert checks
+    assert set(checks.values()) == {"SUCCESS"}
+
+
+def test_torch_compile_sees_one_operator_with_the_eager_result_and_gradients(
+    outcomes: dict[str, Any],
+) -> None:
+    assert outcomes["operator"]["equal"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (
+            "few queries, float32",
+            "forward 32x32w4s1d, 4 heads in a tile, keys in 2 parts, d: loads",
+        ),
+        ("causal, float16", "dkv 32x32w4s1d, dq 32x32w4s1d, d: loads by tensor descriptors"),
+        ("all parts, float16", "dq 32x32w4s1, no tensor descriptors of q, k, v: stride of "),
+    ],
+)
+def test_loads_are_named_as_they_ran(cell: str, text: str, outcomes: dict[str, Any]) -> None:
+    assert text in outcomes["cells by descriptors"][cell]["kernel"]

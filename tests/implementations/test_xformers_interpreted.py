@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.implementations.interpreted import printed_by
 from tests.implementations.interpreted_splitk import CASES
 
 pytestmark = [
@@ -32,19 +28,7 @@ DENSE = {name for name, (mask, _, _) in CASES.items() if mask != "none" and name
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Any]:
-    environment = os.environ | {"TRITON_INTERPRET": "1", "XFORMERS_ENABLE_TRITON": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.implementations.interpreted_splitk"],
-        env=environment,
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return printed_by("interpreted_splitk")
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(REFUSED)))

@@ -45,9 +45,24 @@ class Statistics(NamedTuple):
     log_sum: Tensor
 
     @classmethod
-    def empty(cls, batch_size: int, c: AttentionConfig, device: torch.device) -> Statistics:
-        shape = (2, batch_size, c.num_heads, c.seq_len)
-        return cls(*torch.empty(shape, dtype=torch.float32, device=device).unbind())
+    def like(cls, q: Tensor) -> Statistics:
+        """Memory for those of queries ``[B, H, L, D]``."""
+        return cls(*(q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(2)))
+
+
+class Known(NamedTuple):
+    """What the backward kernels read.
+
+    Args:
+        delta: Sums of output times its gradient over D, ``[B, H, L]`` float32.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    d_output: Tensor
+    statistics: Statistics
+    delta: Tensor
 
 
 class MaskOperands(NamedTuple):

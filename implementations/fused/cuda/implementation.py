@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
-from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 
 import torch
+from torch import Tensor
 
 from harness.interface import (
     ALL_MASK_FEATURES,
@@ -24,6 +23,9 @@ from harness.interface import (
     missing_device,
 )
 from implementations.fused.cuda.autograd import attend
+from implementations.fused.cuda.description import described, refused_descriptors
+from implementations.fused.cuda.descriptors import LEAST_FOR_DESCRIPTORS
+from implementations.fused.cuda.operators import attend_as_operator, text_of
 from implementations.fused.cuda.plan import LARGEST_GRID, Plan, forward_programs
 from implementations.fused.cuda.tiles import (
     SMALLEST_TILE,
@@ -73,8 +75,23 @@ class FusedOnCuda(AttentionImplementation):
             return
         capability = torch.cuda.get_device_capability()
         if capability < _LEAST_CAPABILITY:
-            found, least = (".".join(map(str, c)) for c in (capability, _LEAST_CAPABILITY))
-            yield f"compute capability {found} (at least {least})"
+            least = _dotted(_LEAST_CAPABILITY)
+            yield f"compute capability {_dotted(capability)} (at least {least})"
+        elif self.forces_descriptors and not self.has_descriptors():
+            asked, least = self.forced_tiles, _dotted(LEAST_FOR_DESCRIPTORS)
+            yield (
+                f"tiles={asked}: compute capability {_dotted(capability)} "
+                f"(at least {least} for tensor descriptors)"
+            )
+
+    @property
+    def forces_descriptors(self) -> bool:
+        """Whether the caller asked for loads by tensor descriptors."""
+        return self.forced_tiles is not None and self.forced_tiles.by_descriptors
+
+    def has_descriptors(self) -> bool:
+        """Whether the device copies tiles by tensor descriptors."""
+        return torch.cuda.get_device_capability() >= LEAST_FOR_DESCRIPTORS
 
     def version(self) -> str:
         return f"triton {version('triton')}, torch {torch.__version__}"
@@ -85,20 +102,21 @@ class FusedOnCuda(AttentionImplementation):
         return Contract.BF16X3 if is_reduced else Contract.FUSED
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
-        """Names the tiles of each kernel, and how heads and keys are divided."""
+        """Names tiles and loads of each kernel, and how heads and keys are divided."""
         plan = self.plan(case, MaskTensors())
-        parts = [
-            f"fused triton {version('triton')} {case.config.dtype}",
-            f"forward {plan.tiles.forward}",
-        ]
-        parts += [f"{plan.pack} heads in a tile"] * (plan.pack > 1)
-        parts += [f"keys in {plan.parts} parts"] * (plan.parts > 1)
-        if case.mode.has_gradients:
-            parts += [f"dkv {plan.tiles.key_gradients}", f"dq {plan.tiles.query_gradients}"]
-        return ", ".join(parts) + ", bf16x3" * (plan.precision == "bf16x3")
+        what = described(plan, inputs, case.mode.has_gradients)
+        return f"fused triton {version('triton')} {case.config.dtype}, {what}"
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
-        return partial(attend, self.plan(case, masks))
+        plan = self.plan(case, masks)
+        text = text_of(plan)
+
+        def attend_or_be_compiled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            if torch.compiler.is_compiling():
+                return attend_as_operator(text, masks, q, k, v)
+            return attend(plan, q, k, v)
+
+        return attend_or_be_compiled
 
     def multiprocessors(self) -> int:
         """How many programs the device runs side by side, if each fills one multiprocessor."""
@@ -121,7 +139,8 @@ class FusedOnCuda(AttentionImplementation):
         )
         if self.forced_tiles is not None or not is_worth_trying(c):
             return plan
-        return replace(plan, tiles=tuned_tiles(plan.without_masks, case.mode.has_gradients))
+        try_both = self.has_descriptors() and not refused_descriptors(c, None)
+        return plan.with_tiles(tuned_tiles(plan.without_masks, case.mode.has_gradients, try_both))
 
 
 def heads_per_tile(c: AttentionConfig) -> int:
@@ -139,3 +158,7 @@ def most_programs(c: AttentionConfig) -> int:
     """Programs of the largest launch, at the smallest tiles."""
     rows = max(c.seq_len, c.kv_seq_len)
     return c.batch_size * c.num_heads * max(-(-rows // SMALLEST_TILE), c.seq_len)
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return ".".join(map(str, capability))

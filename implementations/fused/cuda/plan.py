@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from harness.interface import AttentionConfig, MaskTensors
-from implementations.fused.cuda.arguments import Operand, Problem, Statistics
+from implementations.fused.cuda.arguments import Known, Operand, Problem, Statistics
+from implementations.fused.cuda.descriptors import descriptors
 from implementations.fused.cuda.tiles import Tiles, TileSet, block_dim
 
 LARGEST_GRID = 2**31 - 1  # programs; all axes of the problem lie on the grid's first axis
@@ -59,9 +60,8 @@ class Plan:
         Returns:
             ``[B, H, L, D]`` in the inputs' dtype, and one number of each kind for each query.
         """
-        c = self.config
-        output = self._new_output(q)
-        statistics = Statistics.empty(c.batch_size, c, q.device)
+        output = self.new_output(q)
+        statistics = Statistics.like(q)
         if self.is_empty:
             return output.zero_(), statistics
         if self.parts == 1:
@@ -70,7 +70,8 @@ class Plan:
             self._attend_in_parts(q, k, v, output, statistics)
         return output, statistics
 
-    def _new_output(self, q: Tensor) -> Tensor:
+    def new_output(self, q: Tensor) -> Tensor:
+        """Memory for the output, ``[B, H, L, D]``."""
         if not self.heads_inside:
             return torch.empty(q.shape, dtype=q.dtype, device=q.device)
         batch_size, num_heads, seq_len, head_dim = q.shape
@@ -85,7 +86,7 @@ class Plan:
         c = self.config
         shape = (self.parts * c.batch_size, *q.shape[1:])
         parts = torch.empty(shape, dtype=torch.float32, device=q.device)
-        part_statistics = Statistics.empty(shape[0], c, q.device)
+        part_statistics = Statistics.like(parts)
         self._attend(q, k, v, parts, part_statistics)
         combine_kernel[(c.batch_size * c.num_heads * c.seq_len,)](
             Operand.of(parts),
@@ -108,6 +109,7 @@ class Plan:
             statistics,
             problem._replace(score_scale=abs(problem.score_scale)),
             ceil_div(ceil_div(c.kv_seq_len, self.parts), tiles.keys) * tiles.keys,
+            *self._descriptors(tiles, (k, v), tiles.keys),
             PACK=self.pack,
             NEGATED=c.scale < 0,
             **self._constants(tiles),
@@ -126,9 +128,9 @@ class Plan:
         d_q, d_k, d_v = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
         if self.is_empty:
             return d_q.zero_(), d_k.zero_(), d_v.zero_()
-        delta = self.delta(output, d_output)
-        self.key_gradients(q, k, v, d_output, statistics, delta, d_k, d_v)
-        self.query_gradients(q, k, v, d_output, statistics, delta, d_q)
+        known = Known(q, k, v, d_output, statistics, self.delta(output, d_output))
+        self.key_gradients(known, d_k, d_v)
+        self.query_gradients(known, d_q)
         return d_q, d_k, d_v
 
     def delta(self, output: Tensor, d_output: Tensor) -> Tensor:
@@ -147,50 +149,51 @@ class Plan:
         )
         return delta
 
-    def key_gradients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        d_output: Tensor,
-        statistics: Statistics,
-        delta: Tensor,
-        d_k: Tensor,
-        d_v: Tensor,
-    ) -> None:
+    def key_gradients(self, known: Known, d_k: Tensor, d_v: Tensor) -> None:
         """Fill d_k and d_v."""
         from implementations.fused.cuda.kernels.backward import key_gradients_kernel
 
         c, tiles = self.config, self.tiles.key_gradients
-        key_gradients_kernel[(c.batch_size * c.num_kv_heads * ceil_div(c.kv_seq_len, tiles.keys),)](
-            *(Operand.of(x) for x in (q, k, v, d_output, d_k, d_v)),
-            statistics,
-            delta,
-            self._problem,
-            **self._constants(tiles),
-        )
+        programs = c.num_kv_heads * ceil_div(c.kv_seq_len, tiles.keys)
+        loads = self._descriptors(tiles, (known.q, known.d_output), tiles.queries)
+        self._sum_gradients(key_gradients_kernel, programs, known, (d_k, d_v), loads, tiles)
 
-    def query_gradients(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        d_output: Tensor,
-        statistics: Statistics,
-        delta: Tensor,
-        d_q: Tensor,
-    ) -> None:
+    def query_gradients(self, known: Known, d_q: Tensor) -> None:
         """Fill d_q."""
         from implementations.fused.cuda.kernels.backward import query_gradients_kernel
 
         c, tiles = self.config, self.tiles.query_gradients
-        query_gradients_kernel[(c.batch_size * c.num_heads * ceil_div(c.seq_len, tiles.queries),)](
-            *(Operand.of(x) for x in (q, k, v, d_output, d_q)),
-            statistics,
-            delta,
+        programs = c.num_heads * ceil_div(c.seq_len, tiles.queries)
+        loads = self._descriptors(tiles, (known.k, known.v), tiles.keys)
+        self._sum_gradients(query_gradients_kernel, programs, known, (d_q,), loads, tiles)
+
+    def _sum_gradients(
+        self,
+        kernel: Any,
+        programs: int,
+        known: Known,
+        results: tuple[Tensor, ...],
+        loads: tuple[Any, Any],
+        tiles: Tiles,
+    ) -> None:
+        """Launch so many programs for each batch entry."""
+        read = (known.q, known.k, known.v, known.d_output)
+        kernel[(self.config.batch_size * programs,)](
+            *(Operand.of(x) for x in (*read, *results)),
+            known.statistics,
+            known.delta,
             self._problem,
+            *loads,
             **self._constants(tiles),
         )
+
+    def _descriptors(
+        self, tiles: Tiles, tensors: tuple[Tensor, Tensor], rows: int
+    ) -> tuple[Any, Any]:
+        """Of the tensors that a loop walks through, so many rows at a time; else None."""
+        if not tiles.by_descriptors:
+            return None, None
+        return descriptors(tensors, rows, block_dim(self.config))
 
     def _constants(self, tiles: Tiles) -> dict[str, Any]:
         return {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from harness.interface import AttentionConfig, DType, InvalidValueError
@@ -18,15 +18,22 @@ class Tiles:
         queries: Rows of queries.
         keys: Rows of keys.
         stages: Tiles that are on their way from memory at once.
+        by_descriptors: Whether the tensors that a loop walks through come by tensor descriptors,
+            where they permit it; see ``descriptors``.
     """
 
     queries: int
     keys: int
     warps: int
     stages: int
+    by_descriptors: bool = False
 
     def __str__(self) -> str:
-        return f"{self.queries}x{self.keys}w{self.warps}s{self.stages}"
+        return f"{self.queries}x{self.keys}w{self.warps}s{self.stages}{'d' * self.by_descriptors}"
+
+    def loading(self, by_descriptors: bool) -> Tiles:
+        """The same sizes, loaded that way."""
+        return replace(self, by_descriptors=by_descriptors)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,12 @@ _FLOAT32: Table = {
 }
 _TABLES = (_FLOAT32, _FORWARD, _KEY_GRADIENTS, _QUERY_GRADIENTS)
 _GROUPS = (_FEW_QUERIES, *(group for table in _TABLES for group in table.values()))
-NAMED = {str(tiles): tiles for group in _GROUPS for tiles in group}
+NAMED = {
+    str(tiles.loading(by_descriptors)): tiles.loading(by_descriptors)
+    for group in _GROUPS
+    for tiles in group
+    for by_descriptors in (False, True)
+}
 
 
 def tiles_named(name: str) -> Tiles:
@@ -91,7 +103,9 @@ def tiles_named(name: str) -> Tiles:
         InvalidValueError: no tiles have that name.
     """
     if name not in NAMED:
-        raise InvalidValueError("tiles", "a size of tiles", name, ["auto", *sorted(NAMED)])
+        plain = sorted(name for name, tiles in NAMED.items() if not tiles.by_descriptors)
+        expected = "a size of tiles, with a d behind it where loads go by tensor descriptors"
+        raise InvalidValueError("tiles", expected, name, ["auto", *plain])
     return NAMED[name]
 
 

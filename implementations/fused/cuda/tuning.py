@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.interface import AttentionConfig, MaskTensors, torch_dtype
+from implementations.fused.cuda.arguments import Known
 from implementations.fused.cuda.plan import Plan
 from implementations.fused.cuda.tiles import (
     Tiles,
@@ -25,14 +26,15 @@ LEAST_SCORES = 2**22  # of a problem; smaller ones take less time than trying sa
 
 
 @cache
-def tuned_tiles(plan: Plan, has_gradients: bool) -> TileSet:
+def tuned_tiles(plan: Plan, has_gradients: bool, with_descriptors: bool) -> TileSet:
     """The fastest tiles of each kernel on this card; of the backward kernels only where asked.
 
     Args:
         plan: Without the tensors of its mask, so that equal problems are equal plans.
+        with_descriptors: Whether loads by tensor descriptors are tried too.
     """
     masked = replace(plan, masks=stand_in_masks(plan.config))
-    return try_tiles(masked, has_gradients, device_time_s)
+    return try_tiles(masked, has_gradients, device_time_s, with_descriptors)
 
 
 def is_worth_trying(c: AttentionConfig) -> bool:
@@ -56,44 +58,67 @@ def stand_in_masks(c: AttentionConfig, device: str = "cuda") -> MaskTensors:
     )
 
 
-def try_tiles(plan: Plan, has_gradients: bool, time_s: Timer, device: str = "cuda") -> TileSet:
+def try_tiles(
+    plan: Plan,
+    has_gradients: bool,
+    time_s: Timer,
+    with_descriptors: bool = False,
+    device: str = "cuda",
+) -> TileSet:
     """The fastest tiles of each kernel for the plan's problem, by a timer."""
     c, tiles = plan.config, plan.tiles
-    dtype = torch_dtype(c.dtype)
-    queries = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
-    keys = (c.batch_size, c.num_kv_heads, c.kv_seq_len, c.head_dim)
-    own = torch.Generator(device).manual_seed(0)  # leaves torch's as they were
-    q, k, v = (
-        torch.randn(shape, dtype=dtype, device=device, generator=own)
-        for shape in (queries, keys, keys)
-    )
+    q, k, v = _stand_in_inputs(c, device)
+    choose = partial(fastest_loads if with_descriptors else fastest, time_s=time_s)
 
     def forward(candidate: Tiles) -> object:
         return plan.with_tiles(replace(tiles, forward=candidate)).forward(q, k, v)
 
-    tiles = replace(tiles, forward=fastest(forward_tiles(c), forward, time_s))
-    return _try_backward(plan.with_tiles(tiles), q, k, v, time_s) if has_gradients else tiles
+    tiles = replace(tiles, forward=choose(forward_tiles(c), forward))
+    return _try_backward(plan.with_tiles(tiles), q, k, v, choose) if has_gradients else tiles
 
 
-def _try_backward(plan: Plan, q: Tensor, k: Tensor, v: Tensor, time_s: Timer) -> TileSet:
+def _stand_in_inputs(c: AttentionConfig, device: str) -> tuple[Tensor, ...]:
+    """q, k and v of random numbers."""
+    queries = (c.batch_size, c.num_heads, c.seq_len, c.head_dim)
+    keys = (c.batch_size, c.num_kv_heads, c.kv_seq_len, c.head_dim)
+    own = torch.Generator(device).manual_seed(0)  # leaves torch's as they were
+    return tuple(
+        torch.randn(shape, dtype=torch_dtype(c.dtype), device=device, generator=own)
+        for shape in (queries, keys, keys)
+    )
+
+
+def _try_backward(
+    plan: Plan, q: Tensor, k: Tensor, v: Tensor, choose: Callable[..., Tiles]
+) -> TileSet:
     c, tiles = plan.config, plan.tiles
     output, statistics = plan.forward(q, k, v)
-    known = (q, k, v, output, statistics, plan.delta(output, output))
+    known = Known(q, k, v, output, statistics, plan.delta(output, output))
     d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
 
     def key_gradients(candidate: Tiles) -> None:
-        trial = plan.with_tiles(replace(tiles, key_gradients=candidate))
-        trial.key_gradients(*known, d_k, d_v)
+        plan.with_tiles(replace(tiles, key_gradients=candidate)).key_gradients(known, d_k, d_v)
 
     def query_gradients(candidate: Tiles) -> None:
-        trial = plan.with_tiles(replace(tiles, query_gradients=candidate))
-        trial.query_gradients(*known, d_q)
+        plan.with_tiles(replace(tiles, query_gradients=candidate)).query_gradients(known, d_q)
 
     return TileSet(
         tiles.forward,
-        fastest(key_gradient_tiles(c), key_gradients, time_s),
-        fastest(query_gradient_tiles(c), query_gradients, time_s),
+        choose(key_gradient_tiles(c), key_gradients),
+        choose(query_gradient_tiles(c), query_gradients),
     )
+
+
+def fastest_loads(
+    candidates: Iterable[Tiles], call: Callable[[Tiles], object], time_s: Timer
+) -> Tiles:
+    """The fastest candidate with loads by descriptors, or the same by pointers if that is faster.
+
+    Raises:
+        RuntimeError: none fits.
+    """
+    best = fastest([tiles.loading(by_descriptors=True) for tiles in candidates], call, time_s)
+    return fastest([best, best.loading(by_descriptors=False)], call, time_s)
 
 
 def fastest(candidates: Iterable[Tiles], call: Callable[[Tiles], object], time_s: Timer) -> Tiles:

@@ -13,11 +13,11 @@ import triton.language as tl
 from implementations.fused.cuda.kernels.pieces import (
     MINUS_INFINITY,
     line_of,
-    load_tile,
     masked_scores,
     power,
     product,
     rounded,
+    rows_of,
     start_of,
     store_tile,
     visible_keys,
@@ -32,27 +32,36 @@ def delta_kernel(
     """delta of one tile of queries, ``[B, H, L]`` float32."""
     sizes = problem.sizes
     block, head, batch = _place(sizes.seq_len, sizes.num_heads, BLOCK_QUERIES)
-    query = block * BLOCK_QUERIES + tl.arange(0, BLOCK_QUERIES)
+    first = block * BLOCK_QUERIES
+    query = first + tl.arange(0, BLOCK_QUERIES)
     exists = query < sizes.seq_len
-    o_tile = _tile(output, batch, head, query, exists, sizes, BLOCK_DIM, True).to(tl.float32)
-    d_tile = _tile(d_output, batch, head, query, exists, sizes, BLOCK_DIM, True).to(tl.float32)
+    o_tile = rows_of(
+        output, None, batch, head, first, exists, sizes, BLOCK_QUERIES, BLOCK_DIM, True
+    ).to(tl.float32)
+    d_tile = rows_of(
+        d_output, None, batch, head, first, exists, sizes, BLOCK_QUERIES, BLOCK_DIM, True
+    ).to(tl.float32)
     tl.store(delta + line_of(batch, head, query, sizes), tl.sum(o_tile * d_tile, 1), mask=exists)
 
 
 @triton.jit
 def key_gradients_kernel(
-    q, k, v, d_output, d_k, d_v, statistics, delta, problem,
+    q, k, v, d_output, d_k, d_v, statistics, delta, problem, q_descriptor, d_descriptor,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dK and dV of one tile of keys, from all queries of all heads that share them."""
+    """dK and dV of one tile of keys, from all queries of all heads that share them.
+
+    Args:
+        q_descriptor, d_descriptor: Of q and d_output; None where they are read by pointers.
+    """
     sizes = problem.sizes
     block, kv_head, batch = _place(sizes.kv_seq_len, sizes.num_kv_heads, BLOCK_KEYS)
     first_key = block * BLOCK_KEYS
     key = first_key + tl.arange(0, BLOCK_KEYS)
     exists = key < sizes.kv_seq_len
-    k_tile = _tile(k, batch, kv_head, key, exists, sizes, BLOCK_DIM, True)
-    v_tile = _tile(v, batch, kv_head, key, exists, sizes, BLOCK_DIM, True)
+    k_tile = rows_of(k, None, batch, kv_head, first_key, exists, sizes, BLOCK_KEYS, BLOCK_DIM, True)
+    v_tile = rows_of(v, None, batch, kv_head, first_key, exists, sizes, BLOCK_KEYS, BLOCK_DIM, True)
 
     last_key = tl.minimum(first_key + BLOCK_KEYS, sizes.kv_seq_len) - 1
     bounds = visible_queries(first_key, last_key, problem, BLOCK_QUERIES)
@@ -64,7 +73,8 @@ def key_gradients_kernel(
         for span in tl.static_range(3):
             if span > 0 or problem.geometry.after is not None:
                 k_sum, v_sum = _add_queries(
-                    k_sum, v_sum, k_tile, v_tile, q, d_output, statistics, delta,
+                    k_sum, v_sum, k_tile, v_tile,
+                    q, d_output, q_descriptor, d_descriptor, statistics, delta,
                     key, batch, head, bounds[span], bounds[span + 1], problem,
                     BLOCK_QUERIES, BLOCK_DIM, PRECISION, EDGE=span != 1,
                 )  # fmt: skip
@@ -78,7 +88,7 @@ def key_gradients_kernel(
 
 @triton.jit
 def _add_queries(
-    k_sum, v_sum, k_tile, v_tile, q, d_output, statistics, delta,
+    k_sum, v_sum, k_tile, v_tile, q, d_output, q_descriptor, d_descriptor, statistics, delta,
     key, batch, head, start, stop, problem,
     BLOCK_QUERIES: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
     EDGE: tl.constexpr,
@@ -88,8 +98,13 @@ def _add_queries(
     for first in range(start, stop, BLOCK_QUERIES):
         query = first + tl.arange(0, BLOCK_QUERIES)
         exists = query < sizes.seq_len
-        q_tile = _tile(q, batch, head, query, exists, sizes, BLOCK_DIM, EDGE)
-        d_tile = _tile(d_output, batch, head, query, exists, sizes, BLOCK_DIM, EDGE)
+        q_tile = rows_of(
+            q, q_descriptor, batch, head, first, exists, sizes, BLOCK_QUERIES, BLOCK_DIM, EDGE
+        )
+        d_tile = rows_of(
+            d_output, d_descriptor, batch, head, first, exists, sizes,
+            BLOCK_QUERIES, BLOCK_DIM, EDGE,
+        )  # fmt: skip
         maximum, log_sum, deltas = _of_queries(statistics, delta, batch, head, query, exists, sizes)
         weights = _weights(
             product(k_tile, tl.trans(q_tile), None, PRECISION), maximum[None, :], log_sum[None, :],
@@ -105,19 +120,27 @@ def _add_queries(
 
 @triton.jit
 def query_gradients_kernel(
-    q, k, v, d_output, d_q, statistics, delta, problem,
+    q, k, v, d_output, d_q, statistics, delta, problem, k_descriptor, v_descriptor,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """dQ of one tile of queries."""
+    """dQ of one tile of queries.
+
+    Args:
+        k_descriptor, v_descriptor: None where k and v are read by pointers.
+    """
     sizes = problem.sizes
     block, head, batch = _place(sizes.seq_len, sizes.num_heads, BLOCK_QUERIES)
     # The longest rows of a causal mask first.
     first_query = (tl.cdiv(sizes.seq_len, BLOCK_QUERIES) - 1 - block) * BLOCK_QUERIES
     query = first_query + tl.arange(0, BLOCK_QUERIES)
     exists = query < sizes.seq_len
-    q_tile = _tile(q, batch, head, query, exists, sizes, BLOCK_DIM, True)
-    d_tile = _tile(d_output, batch, head, query, exists, sizes, BLOCK_DIM, True)
+    q_tile = rows_of(
+        q, None, batch, head, first_query, exists, sizes, BLOCK_QUERIES, BLOCK_DIM, True
+    )
+    d_tile = rows_of(
+        d_output, None, batch, head, first_query, exists, sizes, BLOCK_QUERIES, BLOCK_DIM, True
+    )
     known = _of_queries(statistics, delta, batch, head, query, exists, sizes)
 
     last_query = tl.minimum(first_query + BLOCK_QUERIES, sizes.seq_len) - 1
@@ -126,7 +149,7 @@ def query_gradients_kernel(
     for span in tl.static_range(3):
         if span > 0 or problem.geometry.before is not None:
             q_sum = _add_keys(
-                q_sum, q_tile, d_tile, known, k, v, query, batch, head,
+                q_sum, q_tile, d_tile, known, k, v, k_descriptor, v_descriptor, query, batch, head,
                 bounds[span], bounds[span + 1], problem,
                 BLOCK_KEYS, BLOCK_DIM, PRECISION, EDGE=span != 1,
             )  # fmt: skip
@@ -136,7 +159,8 @@ def query_gradients_kernel(
 
 @triton.jit
 def _add_keys(
-    q_sum, q_tile, d_tile, known, k, v, query, batch, head, start, stop, problem,
+    q_sum, q_tile, d_tile, known, k, v, k_descriptor, v_descriptor,
+    query, batch, head, start, stop, problem,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
     EDGE: tl.constexpr,
 ):  # fmt: skip
@@ -147,8 +171,12 @@ def _add_keys(
     for first in range(start, stop, BLOCK_KEYS):
         key = first + tl.arange(0, BLOCK_KEYS)
         exists = key < sizes.kv_seq_len
-        k_tile = _tile(k, batch, kv_head, key, exists, sizes, BLOCK_DIM, EDGE)
-        v_tile = _tile(v, batch, kv_head, key, exists, sizes, BLOCK_DIM, EDGE)
+        k_tile = rows_of(
+            k, k_descriptor, batch, kv_head, first, exists, sizes, BLOCK_KEYS, BLOCK_DIM, EDGE
+        )
+        v_tile = rows_of(
+            v, v_descriptor, batch, kv_head, first, exists, sizes, BLOCK_KEYS, BLOCK_DIM, EDGE
+        )
         weights = _weights(
             product(q_tile, tl.trans(k_tile), None, PRECISION), maximum[:, None], log_sum[:, None],
             query[:, None], key[None, :], batch, head, problem, EDGE,
@@ -166,13 +194,6 @@ def _place(length, num_heads, BLOCK: tl.constexpr):
     program = tl.program_id(0)
     rest = program // num_blocks
     return program % num_blocks, rest % num_heads, rest // num_heads
-
-
-@triton.jit
-def _tile(operand, batch, head, row, exists, sizes, BLOCK_DIM: tl.constexpr, CHECKED: tl.constexpr):
-    """Rows of one head; see ``load_tile``."""
-    start, offsets = start_of(operand, batch, head), row.to(tl.int64) * operand.row
-    return load_tile(start, offsets, exists, operand, sizes, BLOCK_DIM, CHECKED)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from implementations.fused.cuda.kernels.pieces import (
     power,
     product,
     rounded,
+    rows_of,
     start_of,
     store_tile,
     visible_keys,
@@ -25,7 +26,7 @@ from implementations.fused.cuda.kernels.pieces import (
 
 @triton.jit
 def forward_kernel(
-    q, k, v, output, statistics, problem, keys_per_part,
+    q, k, v, output, statistics, problem, keys_per_part, k_descriptor, v_descriptor,
     BLOCK_QUERIES: tl.constexpr, BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr,
     PACK: tl.constexpr, NEGATED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -35,6 +36,7 @@ def forward_kernel(
         output: Of the parts: part p of batch entry b is its entry p * batch_size + b.
         problem: Its score_scale without the sign, which is NEGATED.
         keys_per_part: A multiple of BLOCK_KEYS.
+        k_descriptor, v_descriptor: None where k and v are read by pointers.
     """
     sizes = problem.sizes
     first_row, head, entry = _place(sizes, BLOCK_QUERIES, PACK)
@@ -56,8 +58,8 @@ def forward_kernel(
     for span in tl.static_range(3):
         if span > 0 or problem.geometry.before is not None:
             sums, peak, total = _attend(
-                sums, peak, total, q_tile, k, v, query, batch, head, member,
-                bounds[span], bounds[span + 1], problem,
+                sums, peak, total, q_tile, k, v, k_descriptor, v_descriptor,
+                query, batch, head, member, bounds[span], bounds[span + 1], problem,
                 BLOCK_KEYS, BLOCK_DIM, PRECISION, EDGE=span != 1,
             )  # fmt: skip
 
@@ -94,7 +96,8 @@ def _poisoned(q_tile):
 
 @triton.jit
 def _attend(
-    sums, peak, total, q_tile, k, v, query, batch, head, member, start, stop, problem,
+    sums, peak, total, q_tile, k, v, k_descriptor, v_descriptor,
+    query, batch, head, member, start, stop, problem,
     BLOCK_KEYS: tl.constexpr, BLOCK_DIM: tl.constexpr, PRECISION: tl.constexpr,
     EDGE: tl.constexpr,
 ):  # fmt: skip
@@ -107,12 +110,12 @@ def _attend(
     """
     sizes, masks = problem.sizes, problem.masks
     kv_head = head // (sizes.num_heads // sizes.num_kv_heads)
-    k_start, v_start = start_of(k, batch, kv_head), start_of(v, batch, kv_head)
     for first in range(start, stop, BLOCK_KEYS):
         key = first + tl.arange(0, BLOCK_KEYS)
         exists = key < sizes.kv_seq_len
-        offsets = key.to(tl.int64) * k.row
-        k_tile = load_tile(k_start, offsets, exists, k, sizes, BLOCK_DIM, EDGE)
+        k_tile = rows_of(
+            k, k_descriptor, batch, kv_head, first, exists, sizes, BLOCK_KEYS, BLOCK_DIM, EDGE
+        )
         products = product(q_tile, tl.trans(k_tile), None, PRECISION)
         scores = products * problem.score_scale
         if EDGE or masks.present is not None:
@@ -124,8 +127,9 @@ def _attend(
         shift = tl.where(new_peak == MINUS_INFINITY, 0.0, new_peak)
         weights, decay = power(scores - shift[:, None], masks), power(peak - shift, masks)
         total = total * decay + tl.sum(weights, 1)
-        offsets = key.to(tl.int64) * v.row
-        v_tile = load_tile(v_start, offsets, exists, v, sizes, BLOCK_DIM, EDGE)
+        v_tile = rows_of(
+            v, v_descriptor, batch, kv_head, first, exists, sizes, BLOCK_KEYS, BLOCK_DIM, EDGE
+        )
         weights = rounded(weights, v.pointer.dtype.element_ty)
         sums = product(weights, v_tile, sums * decay[:, None], PRECISION)
         peak = new_peak

@@ -40,8 +40,33 @@ def load_tile(
         tile = tl.load(addresses, mask=exists & row_exists[:, None], other=0.0)
     else:
         tile = tl.load(addresses, mask=exists, other=0.0)
+    return readable(tile)
+
+
+@triton.jit
+def readable(tile):
+    """A tile in a dtype that can be computed with."""
     if INTERPRETED and tile.dtype == tl.bfloat16:
         tile = tile.to(tl.float32)
+    return tile
+
+
+@triton.jit
+def rows_of(
+    operand, descriptor, batch, head, first, exists, sizes,
+    BLOCK_ROWS: tl.constexpr, BLOCK_DIM: tl.constexpr, CHECKED: tl.constexpr,
+):  # fmt: skip
+    """The rows of one head from ``first`` on, ``[BLOCK_ROWS, BLOCK_DIM]``; see ``load_tile``.
+
+    Args:
+        descriptor: Of the operand, or None: then the tile comes by pointers.
+    """
+    if descriptor is None:
+        row = first + tl.arange(0, BLOCK_ROWS)
+        start, offsets = start_of(operand, batch, head), row.to(tl.int64) * operand.row
+        tile = load_tile(start, offsets, exists, operand, sizes, BLOCK_DIM, CHECKED)
+    else:  # zero beyond the tensor
+        tile = readable(descriptor.load([batch, head, first, 0]).reshape(BLOCK_ROWS, BLOCK_DIM))
     return tile
 
 
