@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,20 +23,45 @@ _EASY_CASE = {"hidden_size": 256, "num_heads": 4, "seq_len": 128}
 
 
 def show_matrix(more_dirs: Sequence[Path]) -> None:
-    """Print who claims to do what, on each device."""
+    """Print who claims to do what, on each device.
+
+    What holds for a device that nobody can use is said once below, and lines that say only that are
+    left out.
+    """
     console = Console()
     specs = tuple(known_implementations(more_dirs))
     columns = ("implementation", "device", "dtypes", "modes", "masks", "head_dim", "also")
     table = table_of(*columns)
-    for support in support_matrix(ForkServer(), specs, DEVICES):
-        table.add_row(*(Text(cell) for cell in _cells(support)))
+    supports = support_matrix(ForkServer(), specs, DEVICES)
+    shared = {device: _said_of_device(supports, device) for device in DEVICES}
+    for support in supports:
+        own = tuple(reason for reason in support.reasons if reason not in shared[support.device])
+        if support.dtypes or own:
+            table.add_row(*(Text(cell) for cell in _cells(support, own)))
     show_table(console, table)
+    for device, reasons in shared.items():
+        for reason in reasons:
+            console.print(Text(f"{device}: {reason}", style="dim"))
 
 
-def _cells(support: Support) -> tuple[str, ...]:
+def _said_of_device(supports: Sequence[Support], device: str) -> tuple[str, ...]:
+    """Reasons that most give where nobody can do anything: they say something about the device."""
+    asked = [support for support in supports if support.device == device]
+    if any(support.dtypes for support in asked):
+        return ()
+    said = Counter(reason for support in asked for reason in support.reasons)
+    return tuple(reason for reason, times in said.items() if times > len(asked) / 2)
+
+
+def _cells(support: Support, own: Sequence[str]) -> tuple[str, ...]:
+    """A line of the matrix.
+
+    Args:
+        own: The reasons that not everyone gives.
+    """
     name, device = support.implementation, support.device
     if not support.dtypes:
-        return name, device, f"no: {'; '.join(support.reasons)}", "", "", "", ""
+        return name, device, f"no: {'; '.join(own)}", "", "", "", ""
     also = {
         "grouped heads": support.grouped_heads,
         "dropout": support.dropout,

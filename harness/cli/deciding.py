@@ -81,7 +81,7 @@ def read_axes(words: Sequence[str]) -> dict[str, str]:
     for word in words:
         axis, sign, value = word.partition("=")
         if not sign or axis not in AXES:
-            raise InvalidValueError("decide", "AXIS=VALUE", word, AXES)
+            raise InvalidValueError("axis", "AXIS=VALUE", word, AXES)
         axes[axis] = value
     return axes
 

@@ -60,12 +60,14 @@ def test_every_packaged_option_says_what_it_is(group):
 
 
 def test_the_matrix_says_who_claims_what_on_each_device(tmp_path):
-    shown = mha_bench("list", "--matrix", cwd=tmp_path, environment={"COLUMNS": "250"})
+    environment = {"COLUMNS": "250", "CUDA_VISIBLE_DEVICES": ""}
+    shown = mha_bench("list", "--matrix", cwd=tmp_path, environment=environment)
     assert shown.returncode == 0, shown.stderr
     lines = [line for line in shown.stdout.splitlines() if line.startswith("naive ")]
     assert "float32, bfloat16, float16" in lines[0]
     assert "causal, top_left" in lines[0]
     assert "bias:alibi" in shown.stdout
+    assert shown.stdout.count("this machine has no CUDA device") == 1
 
 
 def test_why_gives_value_and_limit(tmp_path):
