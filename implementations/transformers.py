@@ -123,6 +123,10 @@ class Sdpa(_OfTransformers):
     """``sdpa_attention_forward``; ``kernel`` says which backend torch chose."""
 
     name = "transformers_sdpa"
+    known_failures: ClassVar[Mapping[str, str]] = {
+        "check_nan_in_nan_out[cpu]": "the CPU's flash kernel gives 0 for some NaN queries: "
+        "https://github.com/pytorch/pytorch/issues/141128"
+    }
 
     def extra_reasons(self, case: Case) -> Iterable[str]:
         yield from super().extra_reasons(case)
