@@ -91,11 +91,17 @@ def _call(spec: ImplementationSpec, target: Callable[..., Any]) -> Any:
         signature.bind(**spec.options)
     except TypeError as error:
         name = getattr(target, "__name__", type(target).__name__)
-        raise PluginError(f"{error}: it takes {name}{signature}, got {_listed(spec)}") from None
+        hint = _FUNCTION_HINT if inspect.isfunction(target) else ""
+        called = f"it takes {name}{signature}, got {_listed(spec)}{hint}"
+        raise PluginError(f"{error}: {called}") from None
     try:
         return target(**spec.options)
     except (Exception, SystemExit) as error:
         raise_in_its_words(f"making it with {_listed(spec)}", error)
+
+
+# What was meant as an attention function looks like one that makes an implementation.
+_FUNCTION_HINT = "; a function that computes attention takes q, k and v first, without defaults"
 
 
 def _listed(spec: ImplementationSpec) -> str:

@@ -57,7 +57,7 @@ def test_the_choice_is_named_for_layers_too() -> None:
 
 
 @pytest.mark.parametrize("implementation", [SdpaEfficient(), SdpaCudnn()])
-def test_a_backend_without_a_cpu_kernel_is_unsupported_though_its_flag_reads_true(
+def test_c61_a_backend_without_a_cpu_kernel_is_unsupported_though_its_flag_reads_true(
     implementation: Sdpa,
 ) -> None:
     assert cuda.mem_efficient_sdp_enabled()
@@ -138,7 +138,7 @@ def test_short_names_are_the_words_of_our_implementations() -> None:
 
 
 @pytest.mark.gpu
-def test_native_grouped_heads_in_float32_are_named_as_what_runs() -> None:
+def test_c48_native_grouped_heads_in_float32_are_named_as_what_runs() -> None:
     case = on_cuda(case_of(num_heads=24, num_kv_heads=12, head_dim=64, batch_size=4, seq_len=3081))
     q = torch.randn(4, 24, 3081, 64, device="cuda")
     kv = torch.randn(4, 12, 3081, 64, device="cuda")

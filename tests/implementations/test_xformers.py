@@ -86,7 +86,7 @@ def test_without_a_card_the_reasons_say_what_is_missing(kind: type[Xformers]) ->
 
 @needs_xformers
 @without_card
-def test_a_library_that_does_not_load_is_told_with_both_versions(
+def test_c62_a_library_that_does_not_load_is_told_with_both_versions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from xformers import _cpp_lib
@@ -198,7 +198,7 @@ def test_a_mask_class_of_xformers_means_what_our_mask_means(
 
 
 @needs_xformers
-def test_the_two_causal_masks_of_xformers_count_keys_as_documented() -> None:
+def test_c46_the_two_causal_masks_of_xformers_count_keys_as_documented() -> None:
     from xformers.ops.fmha import attn_bias
 
     def counts(mask: object, *shape: int) -> list[int]:
@@ -210,7 +210,7 @@ def test_the_two_causal_masks_of_xformers_count_keys_as_documented() -> None:
 
 
 @needs_xformers
-def test_a_dense_bias_of_odd_length_is_padded_and_sliced_to_the_full_shape() -> None:
+def test_c45_a_dense_bias_of_odd_length_is_padded_and_sliced_to_the_full_shape() -> None:
     from xformers.ops.fmha import cutlass
 
     from implementations.xformers.bias import applied_mask
@@ -241,7 +241,7 @@ def test_rows_without_keys_are_emptied_after_the_kernel() -> None:
 @needs_xformers
 @pytest.mark.parametrize("kind", [Xformers, XformersCutlass])
 @pytest.mark.parametrize("mode", ["forward", "forward_backward"])
-def test_a_bias_of_odd_length_gives_the_right_result_on_a_card(
+def test_c45_a_bias_of_odd_length_gives_the_right_result_on_a_card(
     kind: type[Xformers], mode: str
 ) -> None:
     sizes = {"batch_size": 133, "num_heads": 8, "seq_len": 77}
@@ -266,7 +266,7 @@ def test_a_bias_of_odd_length_gives_the_right_result_on_a_card(
 
 @pytest.mark.gpu
 @needs_xformers
-def test_float32_is_as_exact_as_its_tensor_cores_allow() -> None:
+def test_c47_float32_is_as_exact_as_its_tensor_cores_allow() -> None:
     case = on_cuda(dtype="float32", seq_len=1024, batch_size=1)
     if reasons := XformersCutlass().unsupported_reasons(case):
         assert any("library does not load" in reason for reason in reasons)

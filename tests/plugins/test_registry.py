@@ -32,6 +32,10 @@ def spin(x):
 def attention(q, k, v):
     return torch.softmax(q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5, -1) @ v
 
+def two_arguments(q, k):
+    return q
+
+
 def attention_with_block(q, k, v, scale, block=64):
     assert block == 32
     return torch.softmax(q @ k.transpose(-1, -2) * scale, -1) @ v
@@ -163,7 +167,11 @@ FAILURES = {
     "an exit at import": ("exits:Mine", {}, "importing exits raised SystemExit: bye"),
     "a syntax error": ("not_python:Mine", {}, "importing not_python raised SyntaxError"),
     "a misspelt name": ("my_plugin:Mne", {}, "did you mean Mine?"),
-    "no such name": ("my_plugin:zzz", {}, "it has spin, attention, attention_with_block, Mine"),
+    "no such name": (
+        "my_plugin:zzz",
+        {},
+        "it has spin, attention, two_arguments, attention_with_block, Mine",
+    ),
     "an empty module": ("my_package:Mine", {}, "it defines no class and no function"),
     "a number": ("my_plugin:NUMBER", {}, "expected a class, a function or an implementation"),
     "an unknown option": (
@@ -175,6 +183,11 @@ FAILURES = {
         "my_plugin:mine",
         {"block": 64},
         "it is an object already and takes no options, got block=64",
+    ),
+    "a function of other arguments": (
+        "my_plugin:two_arguments",
+        {},
+        "a function that computes attention takes q, k and v first, without defaults",
     ),
     "an unknown option of a function": ("my_plugin:attention", {"block": 64}, "'block'"),
     "a class without its method": (
