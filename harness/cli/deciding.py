@@ -20,6 +20,7 @@ from harness.errors import InvalidValueError
 from harness.planning.quantities import read_bytes, read_seconds
 from harness.report import render_decision, render_prediction
 from harness.report.decision import decision_record
+from harness.report.numbers import count
 
 _MORE_PASSES = 3
 
@@ -120,10 +121,10 @@ def _measure(run: Path, wanted: Refinement, decision: Decision) -> bool:
         return False
     axes = varying_axes(decision.cells)
     if wanted.new:
-        console.print(f"measuring {len(wanted.new)} new points")
+        console.print(f"measuring {count(len(wanted.new), 'new point')}")
         _sweep(run, axes, wanted.new, passes=None)
     if wanted.again:
-        console.print(f"measuring {len(wanted.again)} undecided points again")
+        console.print(f"measuring {count(len(wanted.again), 'undecided point')} again")
         _sweep(run, axes, wanted.again, passes=_passes(run) + _MORE_PASSES)
     return True
 

@@ -86,9 +86,11 @@ def _open(content: Content, decision: Decision) -> Iterator[Sentence]:
     named = "; ".join(labels[key] for key in keys[:_NAMED_CASES])
     more = f"; and {len(keys) - _NAMED_CASES} more" if len(keys) > _NAMED_CASES else ""
     few = f", {len(decision.open_cases)} of them with too few rounds for an interval"
+    run = content.run.name if content.run.is_absolute() else content.run
+    them = "it" if len(keys) == 1 else "them"
     text = (
         f"Open: {named}{more}{few if decision.open_cases else ''}. "
-        f"`mha-bench decide {content.run.name} --refine` measures them again."
+        f"`mha-bench decide {run} --refine` measures {them} again."
     )
     yield Sentence(text, tuple(keys), is_main=True)
 

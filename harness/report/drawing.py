@@ -10,11 +10,12 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from harness.report.numbers import ABSENT
 from harness.report.tables import Field, Table
 
 _STYLES = {"best": "bold green", "bad": "red", "quiet": "dim", "": ""}
 _GAPS = (3, 2)  # blanks between two columns, the wider ones where there is room
-_OPTIONAL = ("next best", "extra memory", "error", "why", "time")
+_OPTIONAL = ("next best", "extra memory", "error", "why", "time", "old", "new")
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -34,19 +35,31 @@ def print_table(table: Table, console: Console) -> None:
 def _print_drawn(tables: Sequence[Table], console: Console, gap: int) -> None:
     for table in tables:
         console.print()
+        console.print(Text(table.title, style="bold"))
         console.print(_draw(table, gap, console.width))
     if tables[-1].note:
         console.print(Text(tables[-1].note, style="dim"))
 
 
 def _narrower(table: Table) -> Iterator[Table]:
-    """The table, and then without one optional column after the other."""
+    """The table, then without columns that hold nothing, then without one optional column more."""
+    yield table
+    table = _without_empty(table)
     yield table
     for name in _OPTIONAL:
         if name in table.columns:
             at = table.columns.index(name)
             table = _selected(table, [i for i in range(len(table.columns)) if i != at])
             yield table
+
+
+def _without_empty(table: Table) -> Table:
+    kept = [
+        i
+        for i in range(len(table.columns))
+        if i < table.num_labels or any(line[i].text not in ("", ABSENT) for line in table.lines)
+    ]
+    return _selected(table, kept)
 
 
 def _selected(table: Table, positions: Sequence[int]) -> Table:
@@ -82,9 +95,7 @@ def _blocks(table: Table, console: Console) -> list[Table]:
 
 def _draw(table: Table, gap: int, width: int) -> RichTable:
     """Names may hold square brackets, ``block[size=16]``: no text here is markup."""
-    drawn = RichTable(title=Text(table.title), title_justify="left", title_style="bold",
-                      box=box.SIMPLE, pad_edge=False,
-                      padding=(0, 1, 0, gap - 2))  # fmt: skip
+    drawn = RichTable(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, gap - 2))
     is_text = _is_words(table)
     widths = _word_widths(table, _room(table, width, gap)) if is_text else None
     for position, name in enumerate(table.columns):

@@ -72,6 +72,9 @@ def _choice(content: Content, decision: Decision) -> str:
     text = f"{either([first.policy, *equals])} {where}"
     if equals:
         text += f"; they tie, equal within {numbers.percent(margin)}"
+    if first.high < _NOTHING and not _is_surely_first(decision, first):
+        may = f"; {either(unsure)} may be as fast" if unsure else ""
+        return f"{text}: nothing is faster in any of these cases{may}"
     if unsure:
         text += (
             f", the cheapest as measured, though {either(unsure)} can't be told from it over "
@@ -80,15 +83,17 @@ def _choice(content: Content, decision: Decision) -> str:
     return f"{text}: {_reason(decision, first)}"
 
 
+def _is_surely_first(decision: Decision, first: Regret) -> bool:
+    judged = decision.cells[decision.cells["case_key"].isin(list(first.choices))]
+    return bool(((judged["state"] == "clear") & (judged["fastest"] == first.policy)).all())
+
+
 def _reason(decision: Decision, first: Regret) -> str:
     """Surely first everywhere and by how much; or what it costs against the best of each case."""
     judged = decision.cells[decision.cells["case_key"].isin(list(first.choices))]
-    is_sure = (judged["state"] == "clear") & (judged["fastest"] == first.policy)
-    if len(judged) and bool(is_sure.all()):
+    if len(judged) and _is_surely_first(decision, first):
         cases = "in every case" if len(judged) > 1 else "of all"
         return f"surely the fastest {cases}, {_lead(judged)}"
-    if first.high < _NOTHING:
-        return "nothing is faster in any of these cases"
     return f"{cost_text(first)} {_compared(first)}"
 
 

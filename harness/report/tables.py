@@ -75,7 +75,7 @@ def fixed_axes(content: Content) -> str:
         "threads": "{} threads",
     }
     shared = [text.format(first[axis]) for axis, text in named.items() if axis not in content.axes]
-    return ", ".join(shared)
+    return ", ".join(shared).replace(", 1 threads", ", 1 thread").replace(" 1 heads", " 1 head")
 
 
 def cells_by_case(content: Content) -> Iterable[tuple[str, pd.DataFrame]]:
