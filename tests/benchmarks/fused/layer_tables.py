@@ -69,11 +69,14 @@ def _alone(name: str) -> str:
 
 
 def _share_of_allowed(own: str) -> Figure:
-    """The layer's ratio by the ratio that it would have if nothing but attention differed."""
+    """The layer's ratio by the ratio that it would have if nothing but attention differed.
+
+    That one from medians: in a single round a hiccup of the attention can exceed the whole layer.
+    """
 
     def logs(cell: Cell, times: Mapping[str, Array]) -> Array:
-        rest = times[SDPA] - times[_alone(SDPA)]
-        allowed = np.log(times[SDPA]) - np.log(rest + times[_alone(own)])
+        whole, theirs, ours = (np.median(times[n]) for n in (SDPA, _alone(SDPA), _alone(own)))
+        allowed = np.log(whole / (whole - theirs + ours))
         found: Array = np.log(times[SDPA]) - np.log(times[own]) - allowed
         return found
 
