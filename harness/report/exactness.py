@@ -16,14 +16,7 @@ _ERROR, _SHARE = "worst_scaled_u", "worst_bound_share"
 
 def exactness_table(content: Content) -> Table:
     """One line for each implementation and dtype, over all cases in which it was right."""
-    columns = (
-        "implementation",
-        "dtype",
-        "error, gaussian",
-        "worst error",
-        "on inputs",
-        "share of the bound",
-    )
+    columns = ("implementation", "dtype", "gaussian", "worst", "on inputs", "of the bound")
     note = (
         "Largest |error| / (P|V|) of output and gradients in unit roundoffs of the dtype; the "
         "bound is what rounding alone can do, and beyond it a row is incorrect."
