@@ -58,6 +58,7 @@
     { label: "error", get: (r) => r.error || "", number: (r) => r.e },
     { label: "of ceiling", get: (r) => r.ceiling || "", number: (r) => r.c },
     { label: "kernel", get: (r) => r.kernel || "", left: true },
+    ...(report.records.some((r) => r.form) ? [{ label: "mask as", get: (r) => r.form || "", left: true }] : []),
     { label: "why", get: (r) => r.why || "", left: true, why: true },
     { label: "case", get: (r) => r.key, left: true },
     { label: "repeat with", get: (r) => r.repro, left: true, repro: true },

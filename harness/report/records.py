@@ -11,6 +11,7 @@ import numpy as np
 from harness.analysis.cells import varying_axes
 from harness.analysis.pairs import log_times
 from harness.columns import AXES
+from harness.mask import MaskForm
 from harness.report import numbers
 from harness.report.content import Content
 from harness.report.gaps import STATUS_WORDS
@@ -96,6 +97,7 @@ def _texts(
         "error": numbers.in_roundoffs(cell["worst_scaled_u"]),
         "ceiling": ceiling or numbers.ABSENT,
         "kernel": str(cell["kernel"]),
+        "form": str(cell["mask_form"]) if cell["mask"] != MaskForm.NONE.value else "",
     }
 
 

@@ -84,6 +84,19 @@ def test_figures_on_the_page_are_those_of_the_cells(content: Content) -> None:
         assert record["m"] == cell["peak_alloc_bytes"]
 
 
+def test_the_form_in_which_a_mask_was_received_is_shown_where_there_is_a_mask(
+    content: Content, tmp_path: Path
+) -> None:
+    case = make_case(128, mask="causal")
+    drawn = draw_rows([case], Truth({n: {case.id: 1e-3} for n in ("naive", "sdpa")}))
+    rows = [replace(row, mask_form={"naive": "tensor", "sdpa": "flag"}[row.implementation])
+            for row in drawn]  # fmt: skip
+    masked = content_of(store_run(tmp_path, rows))
+    assert {r["name"]: r["form"] for r in records_of(masked)} == {"naive": "tensor", "sdpa": "flag"}
+    assert "one mask in several forms" in html_of(masked)
+    assert not any(r.get("form") for r in records_of(content))
+
+
 def test_every_link_to_cells_names_cells_of_the_run(page: Path, content: Content) -> None:
     linked = re.findall(r'data-keys="([^"]*)"', own_text(page.read_text(encoding="utf-8")))
     keys = {key for group in linked for key in group.split()}
