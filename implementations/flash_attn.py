@@ -61,7 +61,8 @@ _PACKAGES = {
     3: _Package(
         "flash-attn-3",
         "flash_attn_interface",
-        "python setup.py install in the folder hopper/ of Dao-AILab/flash-attention",
+        "git clone https://github.com/Dao-AILab/flash-attention && "
+        "cd flash-attention/hopper && python setup.py install",
         unbounded=-1,
     ),
     4: _Package("flash-attn-4", "flash_attn.cute", "pip install flash-attn-4", unbounded=None),
