@@ -27,6 +27,7 @@ from harness.interface import (
     Contract,
     DType,
     Inputs,
+    MaskForm,
     MaskTensors,
     dense_bias,
     is_plain_causal,
@@ -83,6 +84,9 @@ class _OfTransformers(AttentionImplementation):
     def mask(self, case: Case, masks: MaskTensors) -> dict[str, Any]:
         """The arguments that say which pairs attend."""
         return {"attention_mask": dense_bias(case.config, masks, case.device)}
+
+    def mask_form(self, case: Case) -> MaskForm:
+        return case.config.mask.form_as_tensor
 
 
 class Eager(_OfTransformers):
@@ -144,6 +148,10 @@ class Sdpa(_OfTransformers):
         if is_plain_causal(case.config) and case.config.seq_len > 1:
             return {"attention_mask": None, "is_causal": True}
         return {**super().mask(case, masks), "is_causal": False}
+
+    def mask_form(self, case: Case) -> MaskForm:
+        by_flag = is_plain_causal(case.config) and case.config.seq_len > 1
+        return MaskForm.FLAG if by_flag else super().mask_form(case)
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
         """By the same names as the kernels of torch's own ``sdpa``."""
