@@ -1,7 +1,7 @@
 """Correct attention is never called wrong: the claim, counted over cells, seeds and distributions.
 
 Always a sample; ``--nightly`` the whole of it: 30 cells x 10 seeds x 10 distributions x 3 dtypes,
-on four kernels.
+on five kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.numerics.judgement import judge, make_reference
 from tests.everyone import load
 from tests.judging import outputs_of
 
-KERNELS = ("naive", "sdpa", "sdpa_math", "chunked")
+KERNELS = ("naive", "sdpa", "sdpa_math", "chunked", "fused")
 DISTRIBUTIONS = (
     "gaussian",
     "logits_x8",

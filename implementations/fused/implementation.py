@@ -71,9 +71,17 @@ class Fused(AttentionImplementation):
             yield f"path={self.forced_path.name.lower()} (this machine can run {able})"
 
     def kernel(self, case: Case, inputs: Inputs) -> str:
+        """The kernel that a call runs: values that tiles can't hold are found by calling."""
         if case.device == "cuda":
             return self.on_cuda.kernel(case, inputs)
-        return self._selection(case.config).describe(case.config.dtype)
+        chosen, dtype = self._selection(case.config), case.config.dtype
+        if chosen.path is Path.AMX:
+            probe = _Probe(self.precision, self.forced_path)
+            with torch.no_grad():
+                probe.prepare(case, inputs)()
+            if any(plan.was_recomputed for plan in probe.plans):
+                return f"{chosen.on_vectors().describe(dtype)} (values beyond amx)"
+        return chosen.describe(dtype)
 
     def mask_form(self, case: Case) -> MaskForm:
         return case.config.mask.form_by_parts
@@ -117,6 +125,18 @@ class Fused(AttentionImplementation):
 
     def _selection(self, c: AttentionConfig) -> Selection:
         return select(runnable_paths(), self.forced_path, c, self.precision)
+
+
+class _Probe(Fused):
+    """Keeps the plans that a call uses."""
+
+    def __init__(self, precision: Precision, path: Path | None) -> None:
+        super().__init__(precision, "auto" if path is None else path.name.lower())
+        self.plans: list[Plan] = []
+
+    def plan(self, c: AttentionConfig, masks: MaskTensors, heads_inside: bool = False) -> Plan:
+        self.plans.append(super().plan(c, masks, heads_inside))
+        return self.plans[-1]
 
 
 def geometry_of(c: AttentionConfig) -> Geometry:

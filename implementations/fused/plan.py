@@ -68,9 +68,13 @@ class Plan:
     """A prepared problem: call it with tensors that have the sizes it was made for.
 
     Args:
-        products: bfloat16 products for one product on AMX: 1, 3 or 6.
+        products: bfloat16 products for one product on AMX: 1, 3, 4 or 6.
         heads_inside: Whether outputs lie in memory as ``[B, L, H, DV]``, which a layer can view as
             ``[B, L, H * DV]``, its concatenated heads, without a copy.
+
+    Attributes:
+        was_recomputed: Whether a forward pass met values that tiles can't hold, and was done again
+            on vectors.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Plan:
         heads_inside: bool = False,
     ) -> None:
         self.sizes = sizes
+        self.was_recomputed = False
         self._remake = partial(Plan, sizes, dtype, Path.AVX512, scale, geometry, masks)
         self.path, self.scale, self.geometry, self.products = path, scale, geometry, products
         self.heads_inside = heads_inside
@@ -144,6 +149,7 @@ class Plan:
             out.stride(),
         )
         if not is_done:
+            self.was_recomputed = True
             self._for_any_value.forward(q, k, v, out, lse)
 
     def backward(

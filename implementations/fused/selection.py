@@ -23,6 +23,10 @@ class Selection:
     path: Path
     products: int
 
+    def on_vectors(self) -> Selection:
+        """What computes values that tiles can't hold."""
+        return Selection(Path.AVX512, 1)
+
     def describe(self, dtype: DType) -> str:
         factor = f" x{self.products}" if self.path is Path.AMX and self.products > 1 else ""
         return f"fused {self.path.name.lower()} {dtype}{factor}"
@@ -31,7 +35,8 @@ class Selection:
 # Tiles come in blocks of 32 queries and 64 keys, of 32 channels each. What is missing is multiplied
 # as zeros, and vectors are faster until enough is there: the sooner, the fewer products stand for
 # one. Where that is was measured with both paths forced.
-_LEAST_FOR_TILES = {1: (5, 24), 3: (16, 56), 6: (96, 96)}  # (queries, keys) by products
+# (queries, keys) by products
+_LEAST_FOR_TILES = {1: (5, 24), 3: (16, 56), 4: (16, 56), 6: (96, 96)}
 _LEAST_TILE_CHANNELS = 32
 
 
@@ -54,6 +59,8 @@ def _fastest(runnable: tuple[Path, ...], c: AttentionConfig, products: int) -> P
 def _products(dtype: DType, precision: Precision) -> int:
     if dtype is DType.BFLOAT16:
         return 1
-    if dtype is DType.FLOAT16 or precision is Precision.BF16X3:
+    if dtype is DType.FLOAT16:
+        return 4  # two parts hold its 11 bits, so that four products are exact
+    if precision is Precision.BF16X3:
         return 3
     return 6

@@ -467,3 +467,32 @@ def test_tiles_are_chosen_where_there_is_enough_to_fill_them(
     assert (chosen.path is Path.AMX) == tiles
     vectors = tuple(path for path in Path if path is not Path.AMX)
     assert select(vectors, None, case.config, Precision(precision)).path is Path.AVX512
+
+
+@pytest.mark.skipif(Path.AMX not in runnable_paths(), reason="needs a processor with AMX")
+@pytest.mark.parametrize("scope", list(Scope))
+def test_the_row_says_when_values_were_beyond_tiles(scope: Scope) -> None:
+    config = make_case(seq_len=64, head_dim=64, dtype="bfloat16").config
+    case = Case(config=config, scope=scope)
+    assert Fused().kernel(case, make_inputs(case)) == "fused amx bfloat16"
+    tiny = make_inputs(case)
+    for x in tiny.leaves.values():  # a layer's keys and values are products of two of them
+        x.mul_(2.0**-100 if scope is Scope.ATTENTION else 2.0**-50)
+    assert Fused().kernel(case, tiny) == "fused avx512 bfloat16 (values beyond amx)"
+
+
+@needs_kernels
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("path", PATHS)
+def test_what_a_causal_row_cannot_see_changes_not_even_its_rounding(path: str, dtype: str) -> None:
+    case = make_case(seq_len=150, head_dim=64, dtype=dtype, mask="causal")
+    inputs = make_inputs(case)
+    call = Fused(path=path).prepare(case, inputs)
+    before = call()
+    for first_hidden in (1, 31, 32, 70, 149):
+        inputs.k[..., first_hidden:, :] *= 3
+        inputs.v[..., first_hidden:, :] -= 5
+        seen = slice(first_hidden)
+        assert torch.equal(call()[..., seen, :], before[..., seen, :])
+        inputs = make_inputs(case)
+        call = Fused(path=path).prepare(case, inputs)

@@ -17,6 +17,7 @@ class Arena {
     return piece;
   }
 
+  bool only_counts() const { return base_ == 0; }
   int64_t used_bytes() const { return used_; }
 
  private:

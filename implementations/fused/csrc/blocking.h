@@ -38,7 +38,6 @@ inline int64_t useful_threads(const Problem& p) {
 // possible, as long as every thread has a few items to choose from.
 inline int64_t tile_blocks_per_item(const Problem& p, int64_t packed_bytes_per_head, int64_t block_rows) {
   constexpr int64_t kMostBlocks = 8, kItemsPerThread = 4;
-  if (packed_bytes_per_head <= kL2Bytes) return 1;
   const int64_t blocks = divide_up(p.seq_len, block_rows) * p.batch_size * p.num_heads;
   return std::clamp<int64_t>(blocks / (kItemsPerThread * std::max<int64_t>(p.threads, 1)), 1, kMostBlocks);
 }

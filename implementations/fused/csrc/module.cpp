@@ -16,6 +16,7 @@
 
 #include "blocking.h"
 #include "paths.h"
+#include "stage_clock.h"
 
 namespace {
 
@@ -113,7 +114,24 @@ PyObject* runnable_paths(PyObject*, PyObject*) {
   return paths;
 }
 
+#ifdef FUSED_STAGE_COSTS
+// Ticks of each stage since the last call.
+PyObject* stage_ticks(PyObject*, PyObject*) {
+  PyObject* ticks = PyList_New(0);
+  for (uint64_t& count : fused::stage_ticks) {
+    PyObject* number = PyLong_FromUnsignedLongLong(count);
+    PyList_Append(ticks, number);
+    Py_DECREF(number);
+    count = 0;
+  }
+  return ticks;
+}
+#endif
+
 PyMethodDef methods[] = {
+#ifdef FUSED_STAGE_COSTS
+    {"stage_ticks", stage_ticks, METH_NOARGS, "Processor ticks of each stage since the last call."},
+#endif
     {"runnable_paths", runnable_paths, METH_NOARGS, "Numbers of the paths that can run here."},
     {"scratch_bytes", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(scratch_bytes)), METH_FASTCALL,
      "Bytes of scratch memory that a pass over the problem needs."},

@@ -21,13 +21,17 @@ namespace fused::amx {
 #include "amx/tile_products.h"
 #include "amx/tile_softmax.h"
 #include "amx/tile_mask.h"
+#include "amx/tile_workspace.h"
+#include "amx/tile_queries.h"
+#include "amx/tile_steps.h"
+#include "amx/tile_pipeline.h"
 #include "amx/tile_forward.h"
 
 // The number of products tells the number of parts.
 template <class Body>
 static auto with_parts(const Problem& p, Body body) {
   if (p.products == 1) return body(std::integral_constant<int, 1>{});
-  if (p.products == 3) return body(std::integral_constant<int, 2>{});
+  if (p.products == 3 || p.products == 4) return body(std::integral_constant<int, 2>{});
   return body(std::integral_constant<int, 3>{});
 }
 
@@ -36,6 +40,7 @@ int64_t forward_scratch_bytes(const Problem& p) {
 }
 
 bool forward(const Problem& p) {
+  const StageClock clock(kWholeCall);
   return with_parts(p, [&](auto parts) {
     TileForward<parts> pass(p, Arena(p.scratch));
     switch (p.element_type) {

@@ -30,7 +30,7 @@ struct Problem {
   // Query i stands at key position i + causal_offset and sees keys_before keys before that
   // position and keys_after behind it.
   int64_t causal_offset, keys_before, keys_after;
-  // How many bfloat16 products stand for one product on AMX: 1, 3 or 6. Unused elsewhere.
+  // How many bfloat16 products stand for one product on AMX: 1, 3, 4 or 6. Unused elsewhere.
   int64_t products;
   int64_t path, threads;
   double scale;

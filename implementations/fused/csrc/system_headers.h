@@ -19,4 +19,5 @@
 #include "padding.h"
 #include "parallel.h"
 #include "problem.h"
+#include "stage_clock.h"
 #include "visible.h"

@@ -1,7 +1,8 @@
 // Queries, keys and values in the order in which tiles are loaded, split into Parts.
 //
 //   queries  left tiles   [row group][channel chunk][part]   16 rows x 32 channels
-//   keys     right tiles  [key tile][channel chunk][part]    32 channels x 16 keys
+//   keys     right tiles  [pair of key tiles][channel chunk][key tile of the pair][part]
+//                                                           32 channels x 16 keys
 //   values   right tiles  [key chunk][channel group][part]   32 keys x 16 channels
 //
 // Rows, keys and channels beyond the last are 0.
@@ -91,7 +92,7 @@ class TilePacker {
 template <int Parts>
 struct PackedTiles {
   TileElement *keys, *values;
-  float* key_norms;  // largest squared norm of a key, by slot and chunk of 32 keys
+  float* key_norms;
   int64_t channel_chunks, channel_groups, key_chunks;
 
   explicit PackedTiles(const Problem& p)
@@ -105,7 +106,7 @@ struct PackedTiles {
   void place(int64_t slots, Arena& arena) {
     keys = arena.take<TileElement>(slots * keys_per_head());
     values = arena.take<TileElement>(slots * values_per_head());
-    key_norms = arena.take<float>(slots * key_chunks);
+    key_norms = arena.take<float>(slots * key_chunks * kTileSteps);
   }
 
   int64_t key_tile_size() const { return channel_chunks * Parts * kTileElements; }
@@ -114,14 +115,8 @@ struct PackedTiles {
   int64_t values_per_head() const { return key_chunks * value_chunk_size(); }
   int64_t bytes_per_head() const { return (keys_per_head() + values_per_head()) * int64_t(sizeof(TileElement)); }
 
-  float largest_key_norm(int64_t slot) const {
-    float largest = 0.0f;
-    for (int64_t chunk = 0; chunk < key_chunks; ++chunk) {
-      const float norm = key_norms[slot * key_chunks + chunk];
-      if (!(norm <= largest)) largest = norm;  // NaN wins
-    }
-    return largest;
-  }
+  // Squared norms of a head's keys; infinite where a key is not a number.
+  const float* key_norms_of(int64_t slot) const { return key_norms + slot * key_chunks * kTileSteps; }
 
   // Packs keys and values [32 * chunk, + 32) of one head; false if a value does not fit tiles.
   template <class Element>
@@ -133,22 +128,23 @@ struct PackedTiles {
     prefetch_rows<Intent::kRead>(key_rows.from(kTileSteps), kTileSteps);
     prefetch_rows<Intent::kRead>(value_rows.from(kTileSteps), kTileSteps);
     const bool keys_fit = pack_keys(key_rows, keys + slot * keys_per_head() + 2 * chunk * key_tile_size(),
-                                    key_norms + slot * key_chunks + chunk);
+                                    key_norms + (slot * key_chunks + chunk) * kTileSteps);
     return pack_values(value_rows, values + slot * values_per_head() + chunk * value_chunk_size()) && keys_fit;
   }
 
  private:
   template <class Element>
-  bool pack_keys(const Rows<Element>& rows, TileElement* tiles, float* largest_norm) {
+  bool pack_keys(const Rows<Element>& rows, TileElement* tiles, float* squared_norms) {
     bool fits = true;
-    Vec norms[2] = {};
-    for (int64_t tile = 0; tile < 2; ++tile)
+    for (int64_t tile = 0; tile < 2; ++tile) {
+      Vec sums = {};
       for (int64_t c = 0; c < channel_chunks; ++c) {
-        TileElement* target = tiles + tile * key_tile_size() + c * Parts * kTileElements;
+        TileElement* target = tiles + (2 * c + tile) * Parts * kTileElements;
         fits &= TilePacker<Parts>::pack_right_transposed(rows.from(tile * kTileRows), c * kTileSteps, target);
-        norms[tile] = add_squares(target, norms[tile]);
+        sums = add_squares(target, sums);
       }
-    *largest_norm = _mm512_reduce_max_ps((__m512)max(norms[0], norms[1]));
+      store(squared_norms + tile * kTileRows, sums == sums ? sums : broadcast(__builtin_inff()));
+    }
     return fits;
   }
 

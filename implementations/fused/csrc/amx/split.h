@@ -2,7 +2,11 @@
 // parts 16, 3 parts all 24. A product of two split numbers is the sum of the products of their
 // parts; those beyond the accuracy of the parts are left out:
 //
-//   Parts 1: 1 product    Parts 2: 3 of 4    Parts 3: 6 of 9
+//   Parts 1: 1 product    Parts 2: 3 of 4, or all for float16    Parts 3: 6 of 9
+
+// Whether parts hold every digit of the elements, so that their products are exact.
+template <class Element, int Parts>
+constexpr bool kSplitsExactly = std::is_same_v<Element, BFloat16> || (std::is_same_v<Element, Float16> && Parts > 1);
 
 // 32 numbers, in the order of a row of a left tile.
 struct Pair {

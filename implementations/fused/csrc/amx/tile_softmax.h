@@ -54,6 +54,20 @@ FUSED_INLINE Vec row_maxima(const float* slots, int64_t num_slots) {
   return reduce_each(rows, [](Vec a, Vec b) __attribute__((always_inline)) { return max(a, b); });
 }
 
+// Raises the maxima of a row group where this block exceeds them by more than kSlack. True if any were
+// raised; sums and output then have to be multiplied with factors.
+template <int Parts>
+static bool raise_row_maxima(const float* slots, int64_t num_slots, float factor, int group, TileSoftmaxState& state,
+                             float* factors) {
+  const Vec block = row_maxima<Parts>(slots, num_slots) * factor;
+  const Vec before = load(state.maximum + group * kTileRows);
+  const IntVec higher = block > before + kSlack;
+  if (__builtin_expect(!any(higher), 1)) return false;
+  store(factors, higher ? exp2(before - block) : broadcast(1.0f));
+  store(state.maximum + group * kTileRows, higher ? block : before);
+  return true;
+}
+
 // Output tiles are [channel group][row group]: rows of one row group, times their factors.
 __attribute__((noinline)) static void rescale_rows(TileSoftmaxState& state, int group, const float* factors,
                                                    float* output, int64_t channel_groups) {
@@ -62,6 +76,7 @@ __attribute__((noinline)) static void rescale_rows(TileSoftmaxState& state, int 
     const Vec factor = broadcast(factors[i]);
     float* sum = state.sum[group * kTileRows + i];
     store(sum, load(sum) * factor);
+    if (!state.has_output) continue;
     for (int64_t g = 0; g < channel_groups; ++g) {
       float* o = output + (g * kRowGroups + group) * kSumElements + i * 16;
       store(o, load(o) * factor);
@@ -69,23 +84,10 @@ __attribute__((noinline)) static void rescale_rows(TileSoftmaxState& state, int 
   }
 }
 
-// Raises the maxima of a row group where this block exceeds them by more than kSlack.
-template <int Parts>
-static void raise_row_maxima(const float* slots, int64_t num_slots, float factor, int group, TileSoftmaxState& state,
-                             float* output, int64_t channel_groups) {
-  const Vec block = row_maxima<Parts>(slots, num_slots) * factor;
-  const Vec before = load(state.maximum + group * kTileRows);
-  const IntVec higher = block > before + kSlack;
-  if (__builtin_expect(!any(higher), 1)) return;
-  alignas(64) float factors[kLanes];
-  store(factors, higher ? exp2(before - block) : broadcast(1.0f));
-  store(state.maximum + group * kTileRows, higher ? block : before);
-  rescale_rows(state, group, factors, output, channel_groups);
-}
-
-// One row of a slot: scores become parts of probabilities, in place. Returns sum plus their sums;
-// with one part those of the rounded numbers, so that a query with one key gets its value exactly.
-template <int Parts>
+// One row of a slot: scores become parts of probabilities, in place. Returns sum plus their sums, which
+// with SumsRounded are those of one part's rounded numbers: a query with one key then gets its value
+// exactly. It costs more than the sum of all digits, and matters only to rows with very few keys.
+template <int Parts, bool SumsRounded>
 FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum, Vec sum) {
   constexpr int kDegree = kExpDegree<Parts>;
   const Vec low = exp2<kDegree>(load(row) * factor - maximum);
@@ -94,7 +96,43 @@ FUSED_INLINE Vec exponentiate_slot_row(float* row, Vec factor, Vec maximum, Vec 
   split_truncating<Parts>({(__m512)low, (__m512)high}, parts);
   FUSED_UNROLL
   for (int part = 0; part < Parts; ++part) _mm512_store_si512(row + part * kSumElements, parts[part]);
-  if constexpr (Parts > 1) return sum + (low + high);
+  if constexpr (Parts > 1 || !SumsRounded) return sum + (low + high);
   const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3f80);
   return (Vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)parts[0], ones);
 }
+
+// The rows of a block of scores, first to last, a few at a time.
+// Slots is 0 where their number is known at run time only.
+template <int Parts, int Slots, bool SumsRounded>
+class SoftmaxRows {
+ public:
+  SoftmaxRows(float* scores, int64_t slots_per_group, int64_t num_slots, float factor, TileSoftmaxState& state)
+      : scores_(scores),
+        group_stride_(slots_per_group * kSlotFloats<Parts>),
+        num_slots_(Slots ? Slots : num_slots),
+        factor_(broadcast(factor)),
+        state_(state) {}
+
+  void exponentiate_until(int end) {
+    for (; row_ < end; ++row_) exponentiate(row_);
+  }
+
+ private:
+  void exponentiate(int row) {
+    // A query that has seen no key yet has maximum -inf; -inf - -inf would be NaN.
+    const float maximum = state_.maximum[row] == kMinusInfinity ? 0.0f : state_.maximum[row];
+    float* scores = scores_ + row / kTileRows * group_stride_ + row % kTileRows * 16;
+    Vec sum = load(state_.sum[row]);
+    FUSED_UNROLL
+    for (int slot = 0; slot < (Slots ? Slots : num_slots_); ++slot)
+      sum = exponentiate_slot_row<Parts, SumsRounded>(scores + slot * kSlotFloats<Parts>, factor_,
+                                                      broadcast(maximum), sum);
+    store(state_.sum[row], sum);
+  }
+
+  float* scores_;
+  int64_t group_stride_, num_slots_;
+  Vec factor_;
+  TileSoftmaxState& state_;
+  int row_ = 0;
+};

@@ -1,0 +1,120 @@
+// Blocks of scores pass through three turns, and three blocks are in work at any time:
+//
+//   1. Q K^T      the newest block, on the tile unit
+//   2. softmax    the block before it, on the vector units
+//   3. P V        the block before that, on the tile unit
+//
+// Tile products and exponentials use different units: taken alternately, a step here and a few rows
+// there, they run at the same time. Two score buffers suffice, for P V empties the one that Q K^T then
+// fills.
+
+template <class Element, int Parts>
+class TilePipeline {
+  static constexpr int kProducts = Parts == 1 ? 1 : Parts == 3 ? 6 : kSplitsExactly<Element, Parts> ? 4 : 3;
+  using Steps = TileSteps<Parts, kProducts>;
+
+ public:
+  TilePipeline(const Problem& p, const TileWorkspace<Parts>& w, const PackedTiles<Parts>& packed)
+      : p_(p), w_(w), packed_(packed) {}
+
+  // Takes the queries past a block of keys; the output holds it after drain().
+  void enter(TileQueries& queries, Range keys, const KeptKeys& kept) {
+    ScoreBlock block = {};
+    block.at = queries.at;
+    block.at.first_key = keys.begin;
+    block.at.num_keys = keys.end - keys.begin;
+    if (!keeps_any(p_, block.at)) return;
+    block.queries = &queries;
+    block.work = mask_work(p_, block.at, kept);
+    block.num_slots = divide_up(block.at.num_keys, kTileSteps);
+    block.keys = queries.keys + keys.begin / kTileRows * packed_.key_tile_size();
+    block.values = queries.values + keys.begin / kTileSteps * packed_.value_chunk_size();
+    block.scores = w_.score_buffer(turn_);
+    take_turn(block);
+  }
+
+  void drain() {
+    take_turn(ScoreBlock{});
+    take_turn(ScoreBlock{});
+  }
+
+ private:
+  void take_turn(const ScoreBlock& newest) {
+    if (softmax_.queries) prepare_softmax();
+    Steps products(packed_, values_, newest);
+    if (!softmax_.queries)
+      products.run_all();
+    else if (is_whole(softmax_))
+      exponentiate<kSlotsPerGroup<Parts>, false>(products);
+    else
+      exponentiate<0, true>(products);
+    if (values_.queries) values_.queries->softmax.has_output = true;
+    values_ = softmax_;
+    softmax_ = newest;
+    ++turn_;
+  }
+
+  static bool is_whole(const ScoreBlock& block) {
+    return block.at.num_keys == kTileBlockKeys<Parts> && !block.work.any();
+  }
+
+  // What needs all scores of a row: masks, and maxima where they are not known beforehand.
+  void prepare_softmax() {
+    const StageClock clock(kMask);
+    factor_ = softmax_.queries->softmax.score_factor;
+    mask();
+    if (!softmax_.queries->softmax.is_bounded) raise_maxima();
+  }
+
+  void mask() {
+    const bool has_padding_keys = softmax_.at.num_keys % kTileSteps != 0;
+    const TileMask<Parts> mask(p_, softmax_.at, softmax_.scores, kSlotsPerGroup<Parts>);
+    if (softmax_.work.by_padding || softmax_.work.by_tensors) {
+      mask.template by_tensors<Element>(factor_);
+      factor_ = 1.0f;
+    }
+    if (softmax_.work.by_position || has_padding_keys) mask.by_position();
+  }
+
+  void raise_maxima() {
+    TileQueries& queries = *softmax_.queries;
+    for (int group = 0; group < kRowGroups; ++group) {
+      alignas(64) float factors[kLanes];
+      const float* slots = softmax_.slot<Parts>(group, 0);
+      if (!raise_row_maxima<Parts>(slots, softmax_.num_slots, factor_, group, queries.softmax, factors)) continue;
+      add_pending_values();
+      rescale_rows(queries.softmax, group, factors, queries.output, packed_.channel_groups);
+    }
+  }
+
+  // The output must hold all probabilities of the old maxima before its rows are rescaled.
+  void add_pending_values() {
+    if (!values_.queries) return;
+    Steps(packed_, values_, ScoreBlock{}).run_all();
+    values_.queries->softmax.has_output = true;
+    values_.queries = nullptr;
+  }
+
+  // All rows, and all steps of the products between them.
+  template <int Slots, bool SumsRounded>
+  void exponentiate(Steps& products) {
+    if (kStagesApart) products.run_all();
+    const StageClock clock(kExponentiate);
+    SoftmaxRows<Parts, Slots, SumsRounded> rows(softmax_.scores, kSlotsPerGroup<Parts>, softmax_.num_slots, factor_,
+                                                softmax_.queries->softmax);
+    const int steps = products.remaining();
+    for (int step = 0; step < steps; ++step) {
+      products.step();
+      rows.exponentiate_until(kBlockRows * (step + 1) / steps);
+    }
+    rows.exponentiate_until(kBlockRows);
+    products.end();
+  }
+
+  const Problem& p_;
+  const TileWorkspace<Parts>& w_;
+  const PackedTiles<Parts>& packed_;
+  ScoreBlock softmax_ = {}, values_ = {};  // the blocks of turns 2 and 3
+  float factor_ = 1.0f;                    // from the scores of the block of turn 2 to base 2
+  int64_t turn_ = 0;
+};

@@ -1,0 +1,137 @@
+"""What each stage of the tile kernels costs, in ns per 16 x 16 block of scores, on one thread::
+
+    python -m tests.benchmarks.fused_stages
+
+Builds the kernels a second time, with clocks between the stages, into a temporary folder (half a
+minute; needs the compiler). That build does one stage after the other; the product takes products
+and exponentials in turns, so that they overlap: ``apart`` less ``product`` is what that gains.
+Calls of both and of torch's SDPA alternate; medians. Above stands the speed of a bfloat16 product,
+which loads tiles: far below its usual figure, the machine was in a slow state, and so is all under
+it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.machinery
+import importlib.util
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from rich.table import Table
+
+from harness.attention import AttentionConfig, Case, Mask
+from harness.inputs.sets import make_inputs
+from harness.tensors import MaskTensors
+from implementations.fused import Fused
+
+SHAPES = (  # (num_heads, seq_len, head_dim)
+    (8, 128, 96),
+    (8, 512, 96),
+    (8, 2048, 96),
+    (16, 2048, 64),
+    (32, 1024, 128),
+    (8, 8192, 64),
+)
+STAGES = ("pack", "load Q", "mask, maxima", "Q K^T", "exp", "P V", "write")  # as in stage_clock.h
+_ROOT = Path(__file__).parents[2]
+
+
+def counting_kernels(folder: str) -> ModuleType:
+    """The kernels built with a clock at each stage."""
+    build = ("build_ext", "--define", "FUSED_STAGE_COSTS", "--build-lib", folder)
+    command = (sys.executable, "setup.py", "-q", *build, "--build-temp", folder)
+    subprocess.run(command, cwd=_ROOT, check=True, capture_output=True)
+    (path,) = Path(folder).rglob("_kernels*.so")
+    loader = importlib.machinery.ExtensionFileLoader("counting._kernels", str(path))
+    spec = importlib.util.spec_from_file_location("counting._kernels", path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def seconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def costs(counting: ModuleType, case: Case, rounds: int) -> list[float]:
+    """Nanoseconds per block of scores: every stage, the rest, all apart, the product, SDPA."""
+    inputs = make_inputs(case)
+    q, k, v = inputs.q, inputs.k, inputs.v
+    implementation = Fused(path="amx")
+    product = implementation.prepare(case, inputs)
+    plan = implementation.plan(case.config, MaskTensors())
+    plan._run = counting.run
+
+    def apart() -> None:
+        plan.forward(q, k, v, plan.new_output(), None)
+
+    def sdpa() -> None:
+        F.scaled_dot_product_attention(q, k, v, is_causal=case.config.is_causal)
+
+    figures = []
+    for _ in range(rounds + 1):
+        counting.stage_ticks()
+        apart_s = seconds(apart)
+        *stages, whole = counting.stage_ticks()
+        stages_s = [ticks / whole * apart_s for ticks in stages]
+        rest_s = apart_s - sum(stages_s)
+        figures.append([*stages_s, rest_s, apart_s, seconds(product), seconds(sdpa)])
+    c = case.config
+    pairs = c.seq_len * (c.seq_len + 1) / 2 if c.is_causal else c.seq_len**2
+    blocks = c.num_heads * pairs / 256
+    return [statistics.median(f) * 1e9 / blocks for f in zip(*figures[1:], strict=True)]
+
+
+def tile_product_gflops() -> float:
+    x = torch.randn(512, 512).bfloat16()
+    return 2 * 512**3 / min(seconds(lambda: x @ x) for _ in range(20)) / 1e9
+
+
+def case_of(shape: tuple[int, int, int], dtype: str, mask: str) -> Case:
+    num_heads, seq_len, head_dim = shape
+    config = AttentionConfig(
+        hidden_size=num_heads * head_dim,
+        num_heads=num_heads,
+        seq_len=seq_len,
+        dtype=dtype,
+        mask=Mask.parse(mask),
+    )
+    return Case(config=config, threads=1)
+
+
+def print_costs(console: Console, counting: ModuleType, dtype: str, rounds: int) -> None:
+    title = f"{dtype}, ns per 16 x 16 scores, tile product {tile_product_gflops():.0f} GFLOP/s"
+    table = Table("shape", "mask", title=title)
+    for name in (*STAGES, "rest", "apart", "product", "sdpa"):
+        table.add_column(name, justify="right")
+    for shape in SHAPES:
+        for mask in ("none", "causal"):
+            found = costs(counting, case_of(shape, dtype, mask), rounds)
+            name = "H{} S{} D{}".format(*shape)
+            table.add_row(name, mask, *(f"{ns:.1f}" for ns in found))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--rounds", type=int, default=7)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as build_folder, torch.no_grad():
+        kernels = counting_kernels(build_folder)
+        for chosen_dtype in chosen.dtype:
+            print_costs(Console(width=170), kernels, chosen_dtype, chosen.rounds)
