@@ -146,13 +146,19 @@ def _rows_of_dead(
     blamed = [culprit] if culprit in open_names else open_names
     while_doing = "" if culprit in open_names else " (while the inputs or the reference were made)"
     status = _status_of(exit_)
+    reason = f"{exit_.reason}{_limit_of(exit_)}{while_doing}"
     rows = {}
     for spec in job.specs:
         if spec.name in blamed:
             blank = blank_row(job, spec)
             row = replace(partial.get(spec.name, blank), reasons=(), process=job.process)
-            rows[spec.name] = failed(row, status, exit_.reason + while_doing, log=exit_.log)
+            rows[spec.name] = failed(row, status, reason, log=exit_.log)
     return rows
+
+
+def _limit_of(exit_: Exit) -> str:
+    """The setting that ended it, where one did."""
+    return " (measure.call_timeout_s; compiling counts)" if exit_.ending is Ending.TIMEOUT else ""
 
 
 def _status_of(exit_: Exit) -> Status:

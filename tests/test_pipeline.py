@@ -56,6 +56,7 @@ def test_each_fault_gives_one_row_with_its_status_and_spares_the_others(
 def test_a_hang_is_a_timeout(tmp_path):
     rows = sweep(tmp_path, [fake("Hangs"), fake("Right")], call_timeout_s=1.0)
     assert rows["Hangs", 33, 0].status is Status.TIMEOUT
+    assert "call_timeout_s" in rows["Hangs", 33, 0].reasons[0]
     assert rows["Right", 33, 0].status is Status.OK
 
 
