@@ -9,13 +9,14 @@ accumulation (float32, or float64 for float64)::
     tf32, bf16x3:  eta_i = fused, + 4 u_p A_i + 2 u_p, u_p = 2^-11 or 2^-16, for float32 inputs
     pass:          |e_ij| <= eta_i (P|V|)_ij + tau (1 + sum_j |v_j|) + flush (1 + n_i)
 
-The square roots are the probabilistic form of sums of D or n_i roundings. tau is half the smallest
-positive number of the dtype: probabilities and results may underflow. flush is the smallest normal
-number of float32, bfloat16 and float64, 1e-38 or less: hardware may take every product below it for
-zero, as bfloat16 tile units always do. A bias adds to s_i what it adds to the scores before they
-cancel: s_i = max_j (|scale q k_j| + |bias_ij|). r counts the roundings of a materialised score: 2,
-of the scaled query and of the product, and with a bias 3. For float64 the whole bound is doubled,
-since the oracle rounds as much as what it judges.
+The square roots are the probabilistic form of sums of D or n_i roundings. flush is the smallest
+normal number of float32, bfloat16 and float64, 1e-38 or less: hardware may take every product below
+it for zero, as bfloat16 tile units always do. tau is flush, too, and half the smallest positive
+number of float16: probabilities and results may underflow, and kernels take an exponential below
+the normal numbers for zero (PTX's ex2.approx.ftz does). A bias adds to s_i what it adds to the
+scores before they cancel: s_i = max_j (|scale q k_j| + |bias_ij|). r counts the roundings of a
+materialised score: 2, of the scaled query and of the product, and with a bias 3. For float64 the
+whole bound is doubled, since the oracle rounds as much as what it judges.
 
 Gradients, with P the probabilities, dP = dO V^T, M_ij = |dP_ij| + sum_j P_ij |dP_ij| + sum_c |dO O|
 + sqrt(sum_c dO^2 (P|V|)^2), and |dS| := P M, the sum of the absolute terms of dS (dS itself cancels
@@ -61,7 +62,7 @@ class Units:
     Args:
         result: u of results.
         accumulate: u of the sums inside.
-        tau: Half the smallest positive number.
+        tau: What a probability or a result loses when it underflows.
         flush: What hardware may take for zero; 0 where it does not.
         is_low: Whether sums are kept in a wider dtype than results.
         share: 1, or 2 where the oracle's own error is as large.
@@ -76,13 +77,8 @@ class Units:
 
 
 def units(dtype: DType) -> Units:
-    tau = {
-        DType.FLOAT32: 2.0**-150,
-        DType.BFLOAT16: 2.0**-134,
-        DType.FLOAT16: 2.0**-25,
-        DType.FLOAT64: 2.0**-1074,  # its half is no number
-    }[dtype]
     flush = {DType.FLOAT16: 0.0, DType.FLOAT64: 2.0**-1022}.get(dtype, 2.0**-126)
+    tau = flush or 2.0**-25
     u = dtype.unit_roundoff
     is_low = dtype in (DType.FLOAT16, DType.BFLOAT16)
     return Units(u, min(u, 2.0**-24), tau, flush, is_low, 2.0 if dtype is DType.FLOAT64 else 1.0)
@@ -156,11 +152,7 @@ def _sum_term(rows: RowTerms, u: Units) -> Tensor:
 
 @dataclass(frozen=True)
 class Parts:
-    """Magnitudes of one result: ``coefficient * scaled + fixed + tau * underflow`` bounds its
-    error.
-
-    Underflow stands apart because tau may be no float32 number: where it is not, flush is larger.
-    """
+    """Magnitudes of one result: ``coefficient * scaled + fixed + tau * underflow`` bounds it."""
 
     scaled: Tensor
     fixed: Tensor
