@@ -19,6 +19,7 @@ from harness.report.phrases import (
     regret_range,
 )
 from harness.report.tables import AXIS_LABELS, Field, Table, axis_text, best_text
+from harness.report.trades import heads_table
 
 
 def decision_sentences(content: Content, decision: Decision) -> list[Sentence]:
@@ -35,10 +36,12 @@ def decision_sentences(content: Content, decision: Decision) -> list[Sentence]:
 
 
 def decision_tables(content: Content, decision: Decision) -> Iterator[Table]:
-    """Costs of each choice, flips, and the best set of every case."""
+    """Costs of each choice, flips, what more heads cost, and the best set of every case."""
     yield regret_table(decision)
     if decision.crossovers:
         yield crossover_table(decision)
+    if heads := heads_table(content):
+        yield heads
     yield _case_table(content, decision)
 
 

@@ -34,6 +34,7 @@ def test_a_decision_starts_with_what_to_use(run: Path) -> None:
     assert "Use naive up to length 256, sdpa beyond" in text
     assert "What each choice costs" in text
     assert "Crossovers" in text
+    assert "More heads at the same hidden size" in text
 
 
 def test_constraints_and_gaps_of_the_workload_are_said(run: Path) -> None:
