@@ -2,7 +2,7 @@
 
     pytest tests/benchmarks/test_against_others.py --benchmark-only -s
 
-The same pairs of functions of about a millisecond, half a second of measuring for each. The others
+The same pairs of functions of about a millisecond, a second of measuring for each. The others
 have no verdict of their own: their samples get the test that people put on them, Welch's and Mann
 and Whitney's. Both measure A, then B; that is what makes the difference.
 """
@@ -25,8 +25,8 @@ from harness.selfcheck.timing import (
 )
 from harness.settings import MeasureSettings
 
-PAIRS = 40
-BUDGET_S = 0.5  # per function
+PAIRS = 30
+BUDGET_S = 1.0  # per function
 SLOWDOWN = 0.02
 OURS = MeasureSettings(
     budget_s=2 * BUDGET_S, precision=0.007, margin=0.0, warmup_min_s=0.0, warmup_max_s=0.01

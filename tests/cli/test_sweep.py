@@ -101,6 +101,8 @@ def test_a_stopped_sweep_goes_on_where_it_was(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # where the tests themselves run in the background, a shell has it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     _wait_for_rows(run, 2)
     process.send_signal(signal.SIGINT)
