@@ -103,10 +103,12 @@ struct PackedTiles {
         channel_groups(divide_up(p.v_dim, kTileSteps) * 2),
         key_chunks(divide_up(p.kv_seq_len, kTileSteps)) {}
 
-  void place(int64_t slots, Arena& arena) {
+  // Takes its memory; returns the arena, in which what comes next lies behind it.
+  const Arena& place(int64_t slots, Arena& arena) {
     keys = arena.take<TileElement>(slots * keys_per_head());
     values = arena.take<TileElement>(slots * values_per_head());
     key_norms = arena.take<float>(slots * key_chunks * kTileSteps);
+    return arena;
   }
 
   int64_t key_tile_size() const { return channel_chunks * Parts * kTileElements; }

@@ -8,15 +8,10 @@ class TileForward {
         packed_(p),
         schedule_(p, packed_.bytes_per_head(), arena),
         blocks_per_item_(tile_blocks_per_item(p, packed_.bytes_per_head(), kBlockRows)),
-        side_by_side_(packed_.bytes_per_head() > kL2Bytes) {
-    packed_.place(schedule_.slots(), arena);
-    first_workspace_ = round_up(arena.used_bytes(), kPageBytes);
-    Arena one(nullptr);
-    TileWorkspace<Parts>(p, blocks_per_item_, one);
-    workspace_bytes_ = round_up(one.used_bytes(), kPageBytes);
-  }
+        side_by_side_(packed_.bytes_per_head() > kL2Bytes),
+        workspaces_(packed_.place(schedule_.slots(), arena), p, blocks_per_item_) {}
 
-  int64_t scratch_bytes() const { return first_workspace_ + workspace_bytes_ * p_.threads; }
+  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
 
   // False if the input holds values that tiles cannot hold; the output is then incomplete.
   template <class Element>
@@ -26,8 +21,7 @@ class TileForward {
     const int64_t items = divide_up(p_.seq_len, blocks_per_item_ * kBlockRows);
     std::atomic<bool> fits{true};
     on_threads(p_.threads, [&](int64_t thread) {
-      Arena arena(static_cast<char*>(p_.scratch) + first_workspace_ + thread * workspace_bytes_);
-      const TileWorkspace<Parts> workspace(p_, blocks_per_item_, arena);
+      const TileWorkspace<Parts> workspace = workspaces_.of(thread, p_.scratch, p_, blocks_per_item_);
       const TileRegisters registers;
       schedule_.run(
           thread, divide_up(packed_.key_chunks, kChunksPerItem), items * p_.group_size(),
@@ -45,7 +39,6 @@ class TileForward {
 
  private:
   static constexpr int64_t kChunksPerItem = 4;
-  static constexpr int64_t kPageBytes = 4096;  // workspaces of two threads never share a page
 
   template <class Element>
   bool pack(int64_t kv_head, int64_t slot, int64_t item) {
@@ -114,5 +107,5 @@ class TileForward {
   HeadSchedule schedule_;
   int64_t blocks_per_item_;
   bool side_by_side_;
-  int64_t first_workspace_, workspace_bytes_;
+  WorkspacePerThread<TileWorkspace<Parts>> workspaces_;
 };
