@@ -69,12 +69,15 @@ class Cell:
 
 def row_by_claim(site: Site, cell: Cell, spec: ImplementationSpec, claims: Claims) -> Row | None:
     """The row of a pair that need not be tried; None: it must be measured."""
-    blank = blank_row(_job(site, cell, (spec,), MeasureSettings()), spec)
+    status, log = Status.UNSUPPORTED, ""
+    reasons = claims.unsupported.get((spec.name, cell.case.key), ())
     if spec.name in claims.problems:
         status, reason, log = claims.problems[spec.name]
-        return failed(blank, status, reason, log=log)
-    reasons = claims.unsupported.get((spec.name, cell.case.key))
-    return failed(blank, Status.UNSUPPORTED, *reasons) if reasons else None
+        reasons = (reason,)
+    if not reasons:
+        return None
+    blank = blank_row(_job(site, cell, (spec,), MeasureSettings()), spec)
+    return failed(blank, status, *reasons, log=log)
 
 
 def measure_cell(

@@ -84,6 +84,12 @@ def shapes(names: Sequence[str]) -> dict[str, str]:
     return {name: SHAPES[i % len(SHAPES)] for i, name in enumerate(names)}
 
 
+def span_of(records: Sequence[Mapping[str, Any]], field: str) -> tuple[float, float]:
+    """Smallest and largest value of a field, for the ticks of its axis."""
+    found = [record[field] for record in records if record.get(field)]
+    return (min(found), max(found)) if found else (1.0, 1.0)
+
+
 def log_ticks(low: float, high: float, base: int) -> list[float]:
     """Round values on a logarithmic axis, from just below ``low`` to just above ``high``.
 

@@ -7,7 +7,6 @@ from typing import Any
 from harness.report import charts
 from harness.report.content import Content
 from harness.report.matrices import measured_implementations
-from harness.report.page import span_of
 from harness.report.records import main_axis, records_of
 from harness.report.tables import AXIS_LABELS
 
@@ -29,7 +28,7 @@ def time_figure(content: Content) -> dict[str, Any]:
         measured_implementations(content),
         AXIS_LABELS.get(axis, axis),
         sorted({record["x"] for record in records}),
-        span_of(records, measure),
+        charts.span_of(records, measure.field),
     )
     panels = [
         {

@@ -60,7 +60,9 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
     label = AXIS_LABELS.get(axis, axis)
     facets = list(dict.fromkeys(record["facet"] for record in records))
     lines = {
-        measure.key: charts.line_chart(measure, names, label, values, span_of(records, measure))
+        measure.key: charts.line_chart(
+            measure, names, label, values, charts.span_of(records, measure.field)
+        )
         for measure in charts.MEASURES
     }
     return {
@@ -72,12 +74,6 @@ def _data(content: Content, names: Sequence[str]) -> dict[str, Any]:
         "lines": lines,
         "trade": charts.trade_chart(names),
     }
-
-
-def span_of(records: Sequence[Mapping[str, Any]], measure: charts.Measure) -> tuple[float, float]:
-    """Smallest and largest value of a measure, for the ticks of its axis."""
-    found = [record[measure.field] for record in records if record.get(measure.field)]
-    return (min(found), max(found)) if found else (1.0, 1.0)
 
 
 def _winner_map(content: Content) -> Mapping[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from harness.analysis.trend import Trend
-from harness.report import numbers, trend_charts
+from harness.report import charts, numbers, trend_charts
 from harness.report.content import machine_line
 from harness.report.frame import page_of
 from harness.report.trends import runs_table, trend_rule, trend_sentences, trend_table
@@ -44,11 +44,11 @@ def _data(found: Trend, names: Sequence[str]) -> dict[str, Any]:
         "cases": cases[:MAX_CASES],
         "num_cases": len(cases),
         "lines": {
-            case: trend_charts.time_chart(names, found.runs, _span(of_case, "t"))
+            case: trend_charts.time_chart(names, found.runs, charts.span_of(of_case, "t"))
             for case in cases[:MAX_CASES]
             if (of_case := [record for record in records if record["id"] == case])
         },
-        "together": trend_charts.together_chart(names, found.runs, _span(records, "r")),
+        "together": trend_charts.together_chart(names, found.runs, charts.span_of(records, "r")),
     }
 
 
@@ -80,8 +80,3 @@ def trend_records(found: Trend) -> list[dict[str, Any]]:
 def _median(values: Sequence[float]) -> float:
     ordered = sorted(values)
     return math.sqrt(ordered[(len(ordered) - 1) // 2] * ordered[len(ordered) // 2])
-
-
-def _span(records: Sequence[Mapping[str, Any]], field: str) -> tuple[float, float]:
-    found = [float(record[field]) for record in records]
-    return (min(found), max(found)) if found else (1.0, 1.0)
