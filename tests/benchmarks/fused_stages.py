@@ -33,15 +33,8 @@ from harness.attention import AttentionConfig, Case, Mask
 from harness.inputs.sets import make_inputs
 from harness.tensors import MaskTensors
 from implementations.fused import Fused
+from tests.benchmarks.fused.attention_tables import SHAPES
 
-SHAPES = (  # (num_heads, seq_len, head_dim)
-    (8, 128, 96),
-    (8, 512, 96),
-    (8, 2048, 96),
-    (16, 2048, 64),
-    (32, 1024, 128),
-    (8, 8192, 64),
-)
 STAGES = ("pack", "load Q", "mask, maxima", "Q K^T", "exp", "P V", "write")  # as in stage_clock.h
 _ROOT = Path(__file__).parents[2]
 

@@ -51,6 +51,11 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+@pytest.fixture(scope="module")
+def repeats():
+    return repeats_of_a_millisecond()
+
+
 def torch_times(repeats):
     timer = Timer("run()", globals={"run": work(repeats)}, num_threads=1)
     return np.array(
@@ -58,14 +63,13 @@ def torch_times(repeats):
     )
 
 
-def with_torch():
-    repeats = repeats_of_a_millisecond()
+def with_torch(repeats):
     return [(torch_times(repeats), torch_times(repeats)) for _ in range(PAIRS)]
 
 
-def with_pytest_benchmark(folder):
+def with_pytest_benchmark(folder, repeats):
     suite, report = folder / "test_theirs.py", folder / "theirs.json"
-    suite.write_text(THEIR_SUITE.format(pairs=PAIRS, repeats=repeats_of_a_millisecond()))
+    suite.write_text(THEIR_SUITE.format(pairs=PAIRS, repeats=repeats))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(suite)]
     options = [f"--benchmark-json={report}", "--benchmark-save-data", "--rootdir", str(folder)]
     limits = [f"--benchmark-max-time={BUDGET_S}", "--benchmark-min-rounds=5"]
@@ -79,17 +83,15 @@ def share(pairs, test):
     return sum(test(a, b) for a, b in pairs) / len(pairs)
 
 
-def test_false_verdicts_and_power(benchmark, tmp_path, capsys):
+def test_false_verdicts_and_power(benchmark, repeats, tmp_path, capsys):
     def ours():
-        repeats = repeats_of_a_millisecond()
         return [compare_once(0.0, seed, OURS, repeats) for seed in range(PAIRS)]
 
     equal = benchmark.pedantic(ours, rounds=1)
-    repeats = repeats_of_a_millisecond()
     slower = [compare_once(SLOWDOWN, 100 + seed, OURS, repeats) for seed in range(PAIRS)]
     false, seen = (sum(c.rejects_equality for c in cs) for cs in (equal, slower))
-    theirs = {"torch.utils.benchmark": with_torch()}
-    theirs["pytest-benchmark"] = with_pytest_benchmark(tmp_path)
+    theirs = {"torch.utils.benchmark": with_torch(repeats)}
+    theirs["pytest-benchmark"] = with_pytest_benchmark(tmp_path, repeats)
     with capsys.disabled():
         print(f"\n{PAIRS} pairs of one function under two names, called different:")
         print(f"  paired rounds           {false / PAIRS:4.0%}")

@@ -233,9 +233,7 @@ def test_scale_zero_gives_the_mean_of_the_values(path: str) -> None:
     torch.testing.assert_close(attend(case, inputs, path=path), mean, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_threads_do_not_change_a_single_bit(path: str) -> None:
-    case = make_case(seq_len=200, mask="causal", head_dim=64)
+def assert_threads_change_nothing(case: Case, path: str) -> None:
     inputs = make_inputs(case)
     before = torch.get_num_threads()
     results = []
@@ -245,6 +243,11 @@ def test_threads_do_not_change_a_single_bit(path: str) -> None:
     torch.set_num_threads(before)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_threads_do_not_change_a_single_bit(path: str) -> None:
+    assert_threads_change_nothing(make_case(seq_len=200, mask="causal", head_dim=64), path)
 
 
 @needs_kernels
@@ -352,16 +355,7 @@ def test_few_queries_on_many_keys_are_right(path: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("path", PATHS)
 def test_threads_do_not_change_a_single_bit_of_few_queries_on_many_keys(path: str) -> None:
-    case = make_case(seq_len=2, kv_seq_len=5000, head_dim=64)
-    inputs = make_inputs(case)
-    before = torch.get_num_threads()
-    results = []
-    for threads in (1, 2, 3):
-        torch.set_num_threads(threads)
-        results.append(attend(case, inputs, path=path))
-    torch.set_num_threads(before)
-    assert torch.equal(results[0], results[1])
-    assert torch.equal(results[0], results[2])
+    assert_threads_change_nothing(make_case(seq_len=2, kv_seq_len=5000, head_dim=64), path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

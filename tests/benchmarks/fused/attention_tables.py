@@ -64,8 +64,8 @@ def _forward_aims(group: str) -> Sequence[Aim]:
 def _training_recipes(choice: Choice) -> Iterator[Recipe]:
     for dtype in choice.dtypes:
         for place, case in _cells(choice, "training", dtype, mode=Mode.FORWARD_BACKWARD):
-            rivals = choice.rivals(dtype)
-            rivals.pop(THREE_PRODUCTS, None)  # its backward pass is that of fused
+            # the backward pass of three products is that of fused
+            rivals = choice.rivals(dtype, with_three_products=False)
             yield Recipe(place, partial(calls_of, case, rivals))
 
 

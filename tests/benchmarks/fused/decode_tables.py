@@ -37,7 +37,7 @@ def _recipes(choice: Choice) -> Iterator[Recipe]:
             case = attention_case(num_heads, queries, dim, dtype, threads, kv_seq_len=_KEYS)
             group = f"{dtype}, {queries} {'query' if queries == 1 else 'queries'}"
             label = f"H{num_heads} L{queries} S{_KEYS} D{dim}"
-            rivals = {n: r for n, r in choice.rivals(dtype).items() if n in (SDPA, FUSED)}
+            rivals = choice.rivals(dtype, with_three_products=False)
             yield Recipe(Place("decode", group, label, threads), partial(_calls, case, rivals))
 
 

@@ -40,12 +40,13 @@ class Choice:
         """Whether a cell of this label is wanted."""
         return not self.labels or any(part in label for part in self.labels)
 
-    def rivals(self, dtype: str) -> dict[str, Implementation]:
+    def rivals(self, dtype: str, *, with_three_products: bool = True) -> dict[str, Implementation]:
         """SDPA, and ours in the chosen precisions that the dtype has."""
         found: dict[str, Implementation] = {SDPA: Sdpa()}
         if Precision.FULL in self.precisions:
             found[FUSED] = Fused()
-        if Precision.BF16X3 in self.precisions and dtype == DType.FLOAT32:
+        has_three = with_three_products and dtype == DType.FLOAT32
+        if has_three and Precision.BF16X3 in self.precisions:
             found[THREE_PRODUCTS] = Fused(precision=Precision.BF16X3)
         return found
 

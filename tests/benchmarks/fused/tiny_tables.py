@@ -24,7 +24,7 @@ _LENGTHS = [1, 2, 4, 8, 16]
 def _recipes(choice: Choice) -> Iterator[Recipe]:
     for dtype, length, threads in product(choice.dtypes, _LENGTHS, choice.threads):
         case = attention_case(8, length, 64, dtype, threads)
-        rivals = {n: r for n, r in choice.rivals(dtype).items() if n in (SDPA, FUSED)}
+        rivals = choice.rivals(dtype, with_three_products=False)
         place = Place("tiny", dtype, f"H8 S{length} D64", threads)
         yield Recipe(place, partial(calls_of, case, rivals))
 
