@@ -61,7 +61,7 @@ def measure(got: Tensor, expected: Expected, unit: float, bound: Tensor) -> dict
         "scaled_u": _maximum(slab.largest_scaled for slab in slabs) / unit,
         **_bias(torch.cat([slab.mean_scaled for slab in slabs]) / unit),
         **_shrink(slabs, unit, expected),
-        "bound_share": _maximum(slab.largest_share for slab in slabs),
+        "bound_share": float(shares.max()),  # NaN wins
         "worst_at": expected.element(worst),
         "worst_got": float(got.flatten()[worst]),
         "worst_expected": float(expected.value.flatten()[worst]),

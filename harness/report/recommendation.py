@@ -126,17 +126,22 @@ def _tied(decision: Decision, rule: Regret) -> str:
 
 def _everywhere(decision: Decision, choice: Regret) -> str:
     """Of the decided cases that count, those that the choice covers."""
-    total = int((decision.cells["weight"] > 0).sum()) - len(decision.open_cases)
-    if choice.num_cells >= total:
-        return "everywhere" if total > 1 else "here"
-    return f"in the {choice.num_cells} of {total} cases that it covers"
+    decided = _num_weighted(decision) - len(decision.open_cases)
+    if choice.num_cells >= decided:
+        return "everywhere" if decided > 1 else "here"
+    return f"in the {choice.num_cells} of {decided} cases that it covers"
+
+
+def _num_weighted(decision: Decision) -> int:
+    """Cases that count at all."""
+    return int((decision.cells["weight"] > 0).sum())
 
 
 def _open_part(decision: Decision) -> str:
     """Which part of the cases a cost is taken over, where it is not all of them."""
     if not decision.open_cases:
         return ""
-    total = int((decision.cells["weight"] > 0).sum())
+    total = _num_weighted(decision)
     decided = total - len(decision.open_cases)
     return f" (over the {decided} of {total} cases that have an interval)"
 
@@ -186,11 +191,13 @@ def _cheaper(
         for rival in decision.fixed
         if rival.num_cells == policy.num_cells and rival.policy not in names
     ]
-    less = [r for r, m, _ in rivals if m is not None and memory and m <= _CLEARLY_LESS * memory]
+    less = [
+        (r, m) for r, m, _ in rivals if m is not None and memory and m <= memory * _CLEARLY_LESS
+    ]
     if less:
-        needed = _largest(content, less[0].choices)[0]
-        yield f"{less[0].policy} needs {numbers.byte_count(needed)}, for {cost_text(less[0])}."
-    exact = [r for r, _, e in rivals if e is not None and error and e <= _CLEARLY_LESS * error]
+        rival, needed = less[0]
+        yield f"{rival.policy} needs {numbers.byte_count(needed)}, for {cost_text(rival)}."
+    exact = [(r, e) for r, _, e in rivals if e is not None and error and e <= error * _CLEARLY_LESS]
     if exact:
-        off = numbers.significant(_largest(content, exact[0].choices)[1] or 0.0, 2)
-        yield f"{exact[0].policy} stays within {off}, for {cost_text(exact[0])}."
+        rival, off = exact[0]
+        yield f"{rival.policy} stays within {numbers.significant(off, 2)}, for {cost_text(rival)}."
