@@ -18,15 +18,27 @@ from harness.rows import Row, Status, failed
 def attempt(step: Callable[[], None]) -> BaseException | None:
     """Run a step that calls foreign code; its exception, or None.
 
-    A ``sys.exit`` of foreign code is caught too; the user's interrupt is not.
+    A ``sys.exit`` of foreign code is caught too; the user's interrupt is not. The exception keeps
+    its traceback, but no longer the variables of what failed: gigabytes that foreign code took
+    before it failed must not be missing to whoever runs next.
     """
     try:
         step()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
+        _release_variables(error)
         return error
     return None
+
+
+def _release_variables(error: BaseException | None) -> None:
+    """Clear the frames that an exception, and those that led to it, keep alive."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def failed_by(row: Row, problem: BaseException, while_doing: str) -> Row:

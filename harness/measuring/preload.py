@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 
+import numpy.random  # noqa: F401  (numpy loads it late: in a worker, beyond its memory limit)
 import torch
 from torch.autograd.profiler import profile
 
