@@ -6,13 +6,34 @@ without this extension, and the implementation ``fused`` then says so with the r
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 _SOURCES = Path("implementations/fused/csrc")
 
+
+class BuildInParallel(build_ext):
+    """Compiles the sources of an extension side by side; setuptools takes one after the other."""
+
+    def build_extension(self, ext: Extension) -> None:
+        compile_in_turn = self.compiler.compile
+
+        def compile_side_by_side(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                done = pool.map(lambda source: compile_in_turn([source], **options), sources)
+                return [path for objects in done for path in objects]
+
+        self.compiler.compile = compile_side_by_side
+        super().build_extension(ext)
+
+
 setup(
+    cmdclass={"build_ext": BuildInParallel},
     ext_modules=[
         Extension(
             "implementations.fused._kernels",
