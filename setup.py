@@ -63,5 +63,5 @@ setup(
             py_limited_api=True,
             optional=True,
         )
-    ]
+    ],
 )
