@@ -1,4 +1,4 @@
-"""All implementations of the registry that run on this machine's CPU, for tests over them all."""
+"""All implementations of the registry that run on this machine, for tests over them all."""
 
 from __future__ import annotations
 
@@ -60,4 +60,9 @@ def _param(spec: ImplementationSpec) -> object:
 
 everyone = pytest.mark.parametrize(
     "name", [_param(spec) for spec in all_specs() if runs_here(spec.name)]
+)
+
+# Whether one runs on the card is only known there: each test asks for its reasons.
+everyone_on_a_card = pytest.mark.parametrize(
+    "name", [pytest.param(spec.name, marks=pytest.mark.gpu, id=spec.name) for spec in all_specs()]
 )

@@ -16,16 +16,16 @@ TIMEOUT_S = 7200  # against hanging only: on a busy machine the whole battery ta
 
 
 def printed_by(module: str, *words: str) -> dict[str, Any]:
-    """The JSON object that a module prints last."""
+    """The JSON object that a module prints last; what it tells meanwhile is seen by pytest -s."""
     done = subprocess.run(
         [sys.executable, "-m", f"tests.implementations.{module}", *words],
         env=os.environ | {"TRITON_INTERPRET": "1", "XFORMERS_ENABLE_TRITON": "1"},
         cwd=Path(__file__).parents[2],
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
         check=False,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"{module} failed: see its standard error"
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

@@ -5,8 +5,9 @@ each part by name.
 
     TRITON_INTERPRET=1 python -m tests.implementations.interpreted_fused [TILES]
 
-With the name of tiles it is the whole conformance battery, which takes minutes; else a part of it,
-and cells in which small tiles meet every mask.
+With the name of tiles it is the whole conformance battery at its own sizes, which takes minutes,
+and each check is told with its time as it comes; else a part of it, and cells in which small tiles
+meet every mask.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from __future__ import annotations
 import json
 import math
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 from harness.attention import DType
-from harness.conformance import DTYPES, CheckFailure, Subject, run_battery
+from harness.conformance import DTYPES, CheckFailure, CheckResult, Subject, run_battery
 from harness.inputs.sets import make_inputs
 from harness.interface import AttentionInputs, Case, Mode
 from implementations.fused.cuda import FusedOnCuda
@@ -111,7 +113,7 @@ QUICK_CHECKS = (
     "check_modes_agree",
 )
 QUICK_DTYPES = (DType.FLOAT32, DType.FLOAT16)
-SIDE_BY_SIDE = 8  # multiprocessors, for cells: long keys of few queries are divided
+SIDE_BY_SIDE = 8  # multiprocessors: long keys of few queries are divided among programs
 
 
 def outcomes_of_cells(
@@ -207,19 +209,35 @@ def _with_gradients(call: Any, leaves: list[torch.Tensor], grad: Any) -> tuple[t
     return (output.detach(), *torch.autograd.grad(output, leaves, grad))
 
 
-def battery(tiles: str, dtypes: Iterable[DType], only: Iterable[str] = ()) -> dict[str, str]:
-    """Failures of the conformance battery by check and dtype, "" for none."""
-    results = run_battery(Interpreted(tiles), dtypes, only=only)
-    return {f"{r.check}[{r.dtype}]": r.detail if r.is_failure else "" for r in results}
+def battery(
+    implementation: Interpreted, dtypes: Iterable[DType], only: Iterable[str] = ()
+) -> dict[str, str]:
+    """What became of each check and dtype of the conformance battery: "passed", or how and why not.
+
+    Tells of each on the standard error as it comes.
+    """
+    results = run_battery(implementation, dtypes, only=only, observe=_tell)
+    return {f"{r.check}[{r.dtype}]": _in_words(r) for r in results}
+
+
+def _in_words(result: CheckResult) -> str:
+    return f"{result.outcome}: {result.detail}" if result.detail else str(result.outcome)
+
+
+def _tell(result: CheckResult) -> None:
+    times = f"{time.process_time():.0f} s of CPU in all, {result.time_s:.1f} s for"
+    text = f"{times} {result.check}[{result.dtype}], {result.cases} cases: {_in_words(result)}"
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1:]:
-        parts: dict[str, Any] = {"battery": battery(sys.argv[1], DTYPES)}
+        whole = Interpreted(sys.argv[1], SIDE_BY_SIDE)
+        parts: dict[str, Any] = {"battery": battery(whole, DTYPES)}
     else:
         parts = {
-            "battery": battery(LARGE_TILES, QUICK_DTYPES, QUICK_CHECKS),
+            "battery": battery(Interpreted(LARGE_TILES), QUICK_DTYPES, QUICK_CHECKS),
             "cells": outcomes_of_cells(CELLS_BY_DTYPE),
             "cells by descriptors": outcomes_of_cells(CELLS_BY_DESCRIPTORS, SMALL_TILES + "d"),
             "skipped": skipped(),

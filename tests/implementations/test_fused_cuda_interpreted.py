@@ -21,6 +21,7 @@ from tests.implementations.interpreted_fused import (
     LARGE_TILES,
     QUICK_CHECKS,
     QUICK_DTYPES,
+    SMALL_TILES,
 )
 
 pytestmark = [
@@ -30,6 +31,9 @@ pytestmark = [
         reason="needs triton: pip install 'mha-bench[triton]'",
     ),
 ]
+
+# The kernels have neither dropout nor float64.
+NOTHING_TO_TEST = {"check_dropout", "check_gradients_by_differences"}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +52,7 @@ def test_outputs_and_gradients_of_many_small_tiles_are_right(
 
 @pytest.mark.parametrize("check", [f"{c}[{d}]" for d in QUICK_DTYPES for c in QUICK_CHECKS])
 def test_the_quick_checks_of_the_battery_pass(check: str, outcomes: dict[str, Any]) -> None:
-    assert outcomes["battery"][check] == ""
+    assert outcomes["battery"][check] == "passed"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +63,14 @@ def test_tiles_loaded_by_descriptors_are_right(name: str, outcomes: dict[str, An
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("tiles", [LARGE_TILES, f"{LARGE_TILES}d"])
+@pytest.mark.parametrize("tiles", [SMALL_TILES, LARGE_TILES, f"{LARGE_TILES}d"])
 def test_the_whole_battery_passes_in_every_dtype(tiles: str) -> None:
     found = printed_by("interpreted_fused", tiles)["battery"]
     assert set(found) == {f"{check.__name__}[{dtype}]" for dtype in DTYPES for check in CHECKS}
-    assert {check: detail for check, detail in found.items() if detail} == {}
+    others = {name: became for name, became in found.items() if became != "passed"}
+    skipped = {name for name, became in others.items() if became.startswith("skipped: ")}
+    assert skipped == {f"{check}[{dtype}]" for dtype in DTYPES for check in NOTHING_TO_TEST}
+    assert set(others) == skipped, others
 
 
 @pytest.mark.parametrize(

@@ -262,17 +262,3 @@ def test_c45_a_bias_of_odd_length_gives_the_right_result_on_a_card(
     if mode != "forward":
         for gradient in torch.autograd.grad(output, leaves, torch.ones_like(output)):
             assert bool(torch.isfinite(gradient).all())
-
-
-@pytest.mark.gpu
-@needs_xformers
-def test_c47_float32_is_as_exact_as_its_tensor_cores_allow() -> None:
-    case = on_cuda(dtype="float32", seq_len=1024, batch_size=1)
-    if reasons := XformersCutlass().unsupported_reasons(case):
-        assert any("library does not load" in reason for reason in reasons)
-        return
-    inputs = random_inputs(case)
-    on_card = replace(inputs, q=inputs.q.cuda(), k=inputs.k.cuda(), v=inputs.v.cuda())
-    gap = XformersCutlass().prepare(case, on_card)().cpu() - exact_attention(case.config, inputs)
-    tolerance = 1e-3 if torch.backends.cuda.matmul.allow_tf32 else 1e-5
-    assert float(gap.abs().max()) < tolerance
