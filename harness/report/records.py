@@ -92,13 +92,19 @@ def _texts(
         "time": numbers.seconds(cell["median_s"]),
         "ratio": ratio_text(comparison) if comparison is not None else "1x (reference)",
         "verdict": str(comparison["verdict"]) if comparison is not None else "reference",
-        "why": "; ".join(filter(None, [str(comparison["why"]) if comparison else "", flags])),
+        "why": _each_once(str(comparison["why"]) if comparison else "", flags),
         "memory": numbers.byte_count(cell["peak_alloc_bytes"]),
         "error": numbers.in_roundoffs(cell["worst_scaled_u"]),
         "ceiling": ceiling or numbers.ABSENT,
         "kernel": str(cell["kernel"]),
         "form": str(cell["mask_form"]) if cell["mask"] != MaskForm.NONE.value else "",
     }
+
+
+def _each_once(*texts: str) -> str:
+    """One text of parts between semicolons: a flag that already barred the verdict is said once."""
+    parts = (part for text in texts for part in text.split("; ") if part)
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _figures(
