@@ -63,10 +63,10 @@ def check_demonstration(effort: Effort) -> list[Outcome]:
             called[name] += test(a, b)
         paired += compare_once(0.0, 5000 + seed).rejects_equality
     shown = [
-        Outcome(name, f"{count / num:.0%} of {num} called different", "shown beside", True)
+        Outcome(name, f"{count} of {num} called different", "shown beside", True)
         for name, count in called.items()
     ]
-    figure = f"{paired / num:.0%} of {num} called different"
+    figure = f"{paired} of {num} called different"
     allowed = allowed_rejections(num)
     return [*shown, Outcome("paired rounds", figure, f"at most {allowed}", paired <= allowed)]
 

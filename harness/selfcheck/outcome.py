@@ -40,7 +40,7 @@ class Effort:
     loaded_comparisons: int
 
 
-QUICK = Effort(comparisons=200, slowdowns=30, simulations=400, loaded_comparisons=30)
+QUICK = Effort(comparisons=160, slowdowns=30, simulations=400, loaded_comparisons=30)
 FULL = Effort(comparisons=400, slowdowns=100, simulations=4000, loaded_comparisons=400)
 
 Check = Callable[[Effort], list[Outcome]]
