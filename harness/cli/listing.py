@@ -19,6 +19,9 @@ from harness.planning.axes import DEVICES
 from harness.plugins.registry import installed_plugins
 from harness.settings import ImplementationSpec
 
+_MORE = """--matrix: dtypes, modes, masks and sizes on each device
+--why NAME AXIS=VALUE ...: why that one can't do a case, or that it can
+--probe NAME ...: tiny real calls, held against what is claimed"""
 _SHAPE = ("hidden_size", "num_heads", "num_kv_heads", "head_dim")
 
 
@@ -31,6 +34,7 @@ def show(more_dirs: Sequence[Path] = ()) -> None:
     for device in DEVICES:
         for reason in answers.reasons_of_all(device):
             console.print(Text(f"{device}: {reason}", style="dim"))
+    console.print(Text(_MORE, style="dim"))
     show_table(console, _comments("sweep", more_dirs))
     show_table(console, _comments("measure", more_dirs))
     show_table(console, _models(more_dirs))

@@ -15,6 +15,8 @@ from implementations.xformers.bias import positional_bias, takes_densely
 
 # SDPA backends whose kernel an operator calls when its name ends in -pt.
 _TWINS = {"cutlass": "efficient", "flash": "flash"}
+_AGAIN = "xFormers can't load C++/CUDA extensions. xFormers was "  # xformers' own words for it
+_REINSTALL = "install the one for this torch: https://github.com/facebookresearch/xformers#installing-xformers"
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,10 @@ def library_failures(device: str) -> tuple[str, ...]:
     reasons = [*missing_device(device)]
     failure = _cpp_lib._cpp_library_load_exception
     if failure is not None:
-        built_for = " ".join(str(failure).split("\n  Please reinstall")[0].split())
-        reasons.append(f"xformers' library does not load: {built_for}")
+        said = " ".join(str(failure).split("\n  Please reinstall")[0].split())
+        reasons.append(
+            f"xformers' library does not load: {said.removeprefix(_AGAIN)}; {_REINSTALL}"
+        )
     return tuple(reasons)
 
 

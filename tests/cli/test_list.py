@@ -53,6 +53,11 @@ def test_what_holds_for_all_on_a_device_is_said_once(listed):
     assert listed.count("this machine has no CUDA device") == 1
 
 
+def test_it_says_how_to_ask_for_more(listed):
+    for option in ("--matrix: ", "--why NAME AXIS=VALUE", "--probe NAME"):
+        assert sum(line.startswith(option) for line in listed.splitlines()) == 1
+
+
 @pytest.mark.parametrize("group", ["implementation", "sweep", "measure", "model"])
 def test_every_packaged_option_says_what_it_is(group):
     for option in group_options(group):

@@ -93,7 +93,10 @@ def test_c62_a_library_that_does_not_load_is_told_with_both_versions(
 
     from implementations.xformers.operators import library_failures
 
-    failure = RuntimeError("built for PyTorch 2.10.0\n (you have 2.13.0)\n  Please reinstall")
+    failure = RuntimeError(
+        "xFormers can't load C++/CUDA extensions. xFormers was built for:\n"
+        "    PyTorch 2.10.0 (you have 2.13.0)\n  Please reinstall"
+    )
     monkeypatch.setattr(_cpp_lib, "_cpp_library_load_exception", failure)
     library_failures.cache_clear()
     try:
@@ -101,7 +104,9 @@ def test_c62_a_library_that_does_not_load_is_told_with_both_versions(
     finally:
         library_failures.cache_clear()
     assert any(
-        reason == "xformers' library does not load: built for PyTorch 2.10.0 (you have 2.13.0)"
+        reason.startswith(
+            "xformers' library does not load: built for: PyTorch 2.10.0 (you have 2.13.0); install "
+        )
         for reason in reasons
     )
 
