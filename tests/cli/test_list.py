@@ -1,5 +1,8 @@
 """`mha-bench list`: everything that can be chosen, and why the rest can't run here."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from harness.cli.groups import first_comment, group_options
@@ -51,6 +54,45 @@ def test_one_that_can_not_be_loaded_says_why(listed):
 
 def test_what_holds_for_all_on_a_device_is_said_once(listed):
     assert listed.count("this machine has no CUDA device") == 1
+
+
+_WITHOUT = """
+import importlib.machinery, importlib.metadata
+
+MISSING = {"xformers", "triton", "transformers", "flash_attn", "flash_attn_interface"}
+find_spec, version = importlib.machinery.PathFinder.find_spec, importlib.metadata.version
+
+def find_others(name, path=None, target=None):
+    return None if name.partition(".")[0] in MISSING else find_spec(name, path, target)
+
+def version_of_others(name):
+    if name in MISSING:
+        raise importlib.metadata.PackageNotFoundError(name)
+    return version(name)
+
+importlib.machinery.PathFinder.find_spec = find_others
+importlib.metadata.version = version_of_others
+"""
+
+
+def test_without_any_optional_package_each_is_listed_with_its_install_command(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT)
+    folders = (str(tmp_path), str(Path(__file__).parents[2]))
+    environment = {"PYTHONPATH": os.pathsep.join(folders), "CUDA_VISIBLE_DEVICES": ""}
+    shown = mha_bench("list", cwd=tmp_path, environment={**environment, "COLUMNS": "250"})
+    assert shown.returncode == 0, shown.stderr
+    lines = {line.split()[0]: line for line in shown.stdout.splitlines() if line.strip()}
+    installed_by = {
+        "xformers": "pip install 'mha-bench[xformers]'",
+        "transformers": "pip install 'mha-bench[transformers]'",
+        "flash_attn2": "pip install flash-attn --no-build-isolation",
+        "flash_attn3": "git clone https://github.com/Dao-AILab/flash-attention",
+        "flash_attn4": "pip install flash-attn-4",
+    }
+    for family, command in installed_by.items():
+        members = [line for name, line in lines.items() if name.startswith(family)]
+        assert members
+        assert all("is not installed" in line and command in line for line in members)
 
 
 def test_it_says_how_to_ask_for_more(listed):
