@@ -8,6 +8,7 @@
 #include <cstring>
 #include <thread>
 #include <type_traits>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>

@@ -60,7 +60,9 @@ FUSED_INLINE void split_truncating(Pair x, __m512i* parts) {
 
 // Tile arithmetic flushes subnormal numbers, and an infinity has no remainder to split off. Input
 // with such values is left to the vector path, which treats every float as IEEE says.
-constexpr int kSmallestExponent = 127 - 80;  // 2^-80: products with small probabilities stay normal
+// 2^-80: products with small probabilities stay normal. 2^80: sums of products with terms of up to 2^30
+// (kBoundedScore) stay finite.
+constexpr int kSmallestExponent = 127 - 80, kLargestExponent = 127 + 80;
 
 template <int Parts>
 FUSED_INLINE bool fits_tiles(Pair x) {
@@ -69,7 +71,7 @@ FUSED_INLINE bool fits_tiles(Pair x) {
     const __m512i magnitude = _mm512_and_si512((__m512i)v, magnitude_bits);
     const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(kSmallestExponent << 23));
     const __mmask16 zero = _mm512_testn_epi32_mask(magnitude, magnitude);
-    const __mmask16 huge = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(254 << 23));  // 2^127
+    const __mmask16 huge = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kLargestExponent << 23));
     return (__mmask16)((tiny & ~zero) | (Parts > 1 ? huge : 0));
   };
   return (misfit(x.low) | misfit(x.high)) == 0;

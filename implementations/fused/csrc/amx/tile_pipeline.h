@@ -41,6 +41,7 @@ class TilePipeline {
  private:
   void take_turn(const ScoreBlock& newest) {
     if (softmax_.queries) prepare_softmax();
+    if (kSettlesOutput<Parts> && values_.queries) settle_if_due();
     Steps products(packed_, values_, newest);
     if (!softmax_.queries)
       products.run_all();
@@ -48,7 +49,7 @@ class TilePipeline {
       exponentiate<kSlotsPerGroup<Parts>, false>(products);
     else
       exponentiate<0, true>(products);
-    if (values_.queries) values_.queries->softmax.has_output = true;
+    if (values_.queries) finish_values();
     values_ = softmax_;
     softmax_ = newest;
     ++turn_;
@@ -83,16 +84,31 @@ class TilePipeline {
       const float* slots = softmax_.slot<Parts>(group, 0);
       if (!raise_row_maxima<Parts>(slots, softmax_.num_slots, factor_, group, queries.softmax, factors)) continue;
       add_pending_values();
-      rescale_rows(queries.softmax, group, factors, queries.output, packed_.channel_groups);
+      TileSoftmaxState& state = queries.softmax;
+      const int64_t groups = packed_.channel_groups;
+      rescale_rows(state.sum, group, factors, queries.output, state.has_output ? groups : 0);
+      if (state.has_settled) rescale_rows(state.settled_sum, group, factors, queries.settled, groups);
     }
   }
 
   // The output must hold all probabilities of the old maxima before its rows are rescaled.
   void add_pending_values() {
     if (!values_.queries) return;
+    if (kSettlesOutput<Parts>) settle_if_due();
     Steps(packed_, values_, ScoreBlock{}).run_all();
-    values_.queries->softmax.has_output = true;
+    finish_values();
     values_.queries = nullptr;
+  }
+
+  // Before the first step of P V.
+  void settle_if_due() {
+    if (values_.queries->num_unsettled == kBlocksPerSettling) settle(*values_.queries, packed_.channel_groups);
+  }
+
+  // After the last step of P V.
+  void finish_values() {
+    values_.queries->softmax.has_output = true;
+    ++values_.queries->num_unsettled;
   }
 
   // All rows, and all steps of the products between them.

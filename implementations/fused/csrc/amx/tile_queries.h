@@ -8,15 +8,16 @@ class TileQueryBlock {
         w_(w),
         packed_(packed),
         at_(block.at),
+        block_(block),
         state_(block.softmax),
-        queries_(block.tiles),
-        output_(block.output) {}
+        queries_(block.tiles) {}
 
   // False if a query does not fit tiles; the output is then incomplete. Keys outside of kept matter to
   // no query.
   bool begin(const float* key_norms, Range kept) {
     const StageClock clock(kLoadQueries);
     state_.reset();
+    block_.num_unsettled = 0;
     if (!load_queries()) return false;
     bound_scores(key_norms, kept);
     prefetch_rows<Intent::kWrite>(block_rows(p_.output, p_.v_dim), kBlockRows);
@@ -25,6 +26,7 @@ class TileQueryBlock {
 
   void finish() {
     const StageClock clock(kWriteOutput);
+    if (state_.has_settled) take_settled();
     write_output();
     if (p_.log_sum_exp) write_log_sum_exp();
   }
@@ -60,7 +62,7 @@ class TileQueryBlock {
     prefetch_rows<Intent::kRead>(rows, kBlockRows);
   }
 
-  // Rows whose scores are bounded start with their bound as maximum, whatever their neighbours do.
+  // Rows whose scores are bounded keep what they start with, whatever their neighbours do.
   // Norms are those of the leading parts; the others add less than a hundredth.
   void bound_scores(const float* key_norms, Range kept) {
     constexpr float kOtherParts = 1.02f;
@@ -70,7 +72,9 @@ class TileQueryBlock {
       const Vec bound = (Vec)_mm512_sqrt_ps(product) * (state_.score_factor * kOtherParts);
       IntVec is_bounded = bound <= kBoundedScore;  // not so where it is NaN
       if (p_.bias.data) is_bounded = IntVec{};
-      store(state_.maximum + group * kTileRows, is_bounded ? bound : broadcast(kMinusInfinity));
+      const Vec in_place_of_maximum = Parts == 1 ? bound : Vec{};
+      store(state_.maximum + group * kTileRows, is_bounded ? in_place_of_maximum : broadcast(kMinusInfinity));
+      store(state_.slack + group * kTileRows, is_bounded ? broadcast(2 * kBoundedScore) : broadcast(kSlack));
       beyond |= ~is_bounded;
     }
     state_.is_bounded = !any(beyond);
@@ -118,6 +122,13 @@ class TileQueryBlock {
     return queries_ + (group * packed_.channel_chunks + chunk) * Parts * kTileElements;
   }
 
+  void take_settled() {
+    if (state_.has_output) settle(block_, packed_.channel_groups);
+    std::swap(block_.output, block_.settled);
+    std::memcpy(state_.sum, state_.settled_sum, sizeof state_.sum);
+    state_.has_output = true;
+  }
+
   // A query that saw no key has sum 0, and its output is 0 by definition.
   void write_output() {
     const auto rows = block_rows(p_.output, p_.v_dim);
@@ -133,7 +144,7 @@ class TileQueryBlock {
   void write_row(const Rows<Element>& rows, int group, int64_t i, float factor) {
     Element* target = const_cast<Element*>(rows.base) + (group * kTileRows + i) * rows.row_stride;
     const auto output = [&](int64_t g) {
-      return state_.has_output ? load(output_ + (g * kRowGroups + group) * kSumElements + i * 16) * factor : Vec{};
+      return state_.has_output ? load(block_.output + (g * kRowGroups + group) * kSumElements + i * 16) * factor : Vec{};
     };
     if (std::is_same_v<Element, BFloat16> && rows.column_stride == 1) {
       for (int64_t g = 0; g < packed_.channel_groups; g += 2)
@@ -157,7 +168,7 @@ class TileQueryBlock {
   const TileWorkspace<Parts>& w_;
   const PackedTiles<Parts>& packed_;
   const BlockPlace& at_;
+  TileQueries& block_;
   TileSoftmaxState& state_;
   TileElement* queries_;
-  float* output_;
 };

@@ -14,21 +14,25 @@ constexpr int64_t kSlotFloats = (Parts > 2 ? Parts : 2) * kSumElements;
 template <int Parts>
 constexpr int kExpDegree = Parts == 1 ? 3 : Parts == 2 ? 4 : 5;
 
-// When no score of the block can leave [-kBoundedScore, kBoundedScore] (Cauchy-Schwarz: norms of
-// queries and keys), that bound serves as maximum from the start, and none is searched for.
+// When no score of a row can leave [-kBoundedScore, kBoundedScore] (Cauchy-Schwarz: norms of queries
+// and keys), no maximum is searched for. Instead of one, rows of one part take that bound: their terms
+// then are at most 1, whatever the values. Rows of several parts take 0, for to subtract a number of 30
+// would cost the scores two digits; their terms of up to 2^30 are why split.h limits the values.
 constexpr float kBoundedScore = 30.0f;
 
 struct TileSoftmaxState {
   alignas(64) float maximum[kBlockRows];      // in base 2, scaled
-  alignas(64) float sum[kBlockRows][kLanes];  // per row, 16 partial sums
+  alignas(64) float slack[kBlockRows];        // how far scores may exceed it before it is raised
+  alignas(64) float sum[kBlockRows][kLanes];  // per row, 16 partial sums; of the keys that output has
+  alignas(64) float settled_sum[kBlockRows][kLanes];  // of earlier keys, once has_settled
   float score_factor;                         // from stored to base-2 scores
   bool is_bounded;
-  bool has_output;
+  bool has_output, has_settled;
 
   void reset() {
     for (int group = 0; group < kRowGroups; ++group) store(maximum + group * kTileRows, broadcast(kMinusInfinity));
     std::memset(sum, 0, sizeof sum);
-    has_output = false;
+    has_output = has_settled = false;
   }
 
   // 16 rows' sums, one per lane.
@@ -54,29 +58,28 @@ FUSED_INLINE Vec row_maxima(const float* slots, int64_t num_slots) {
   return reduce_each(rows, [](Vec a, Vec b) __attribute__((always_inline)) { return max(a, b); });
 }
 
-// Raises the maxima of a row group where this block exceeds them by more than kSlack. True if any were
+// Raises the maxima of a row group where this block exceeds them by more than the slack. True if any were
 // raised; sums and output then have to be multiplied with factors.
 template <int Parts>
 static bool raise_row_maxima(const float* slots, int64_t num_slots, float factor, int group, TileSoftmaxState& state,
                              float* factors) {
   const Vec block = row_maxima<Parts>(slots, num_slots) * factor;
   const Vec before = load(state.maximum + group * kTileRows);
-  const IntVec higher = block > before + kSlack;
+  const IntVec higher = block > before + load(state.slack + group * kTileRows);
   if (__builtin_expect(!any(higher), 1)) return false;
   store(factors, higher ? exp2(before - block) : broadcast(1.0f));
   store(state.maximum + group * kTileRows, higher ? block : before);
   return true;
 }
 
-// Output tiles are [channel group][row group]: rows of one row group, times their factors.
-__attribute__((noinline)) static void rescale_rows(TileSoftmaxState& state, int group, const float* factors,
+// Rows of one row group times their factors: their sums, and output tiles [channel group][row group].
+__attribute__((noinline)) static void rescale_rows(float (*sums)[kLanes], int group, const float* factors,
                                                    float* output, int64_t channel_groups) {
   for (int i = 0; i < kTileRows; ++i) {
     if (factors[i] == 1.0f) continue;
     const Vec factor = broadcast(factors[i]);
-    float* sum = state.sum[group * kTileRows + i];
+    float* sum = sums[group * kTileRows + i];
     store(sum, load(sum) * factor);
-    if (!state.has_output) continue;
     for (int64_t g = 0; g < channel_groups; ++g) {
       float* o = output + (g * kRowGroups + group) * kSumElements + i * 16;
       store(o, load(o) * factor);
