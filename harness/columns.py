@@ -18,6 +18,7 @@ from harness.row_figures import (
     call_times_s,
     ceiling_binds,
     ceiling_share,
+    lse_error,
     main_error,
     median_s,
     percentile_95_s,
@@ -88,6 +89,9 @@ def _errors() -> Iterable[Column]:
     }
     for m, meaning in meanings.items():
         yield Column(f"o_{m}", "Float64", f"{meaning}; output", _measure(main_error, m))
+    for m, meaning in meanings.items():
+        about = f"{meaning}; log-sum-exp, where one is offered"
+        yield Column(f"lse_{m}", "Float64", about, _measure(lse_error, m))
     for m, meaning in meanings.items():
         about = f"{meaning}; worst of output and gradients"
         yield Column(f"worst_{m}", "Float64", about, _measure(worst_error, m))

@@ -47,6 +47,7 @@ from harness.tensors import (
 __all__ = [
     "ALL_MASK_FEATURES",
     "Attend",
+    "AttendWithLse",
     "AttentionConfig",
     "AttentionImplementation",
     "AttentionInputs",
@@ -79,6 +80,7 @@ __all__ = [
 ]
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+AttendWithLse: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 ALL_MASK_FEATURES = frozenset(
     {"causal", "top_left", "bottom_right", "window", "key_padding", "keep", "bias"}
@@ -144,7 +146,8 @@ class AttentionImplementation(ABC):
 
     Required: ``name`` and ``make_attend``. Optional: the declared limits below, ``extra_reasons``
     for what they can't express, ``kernel``, ``mask_form``, ``version``, ``contract``, ``notes``,
-    and ``make_layer`` for implementations that fuse more than attention.
+    ``make_attend_with_lse`` for kernels that give the log-sum-exp, and ``make_layer`` for
+    implementations that fuse more than attention.
     """
 
     name: str = ""
@@ -168,6 +171,15 @@ class AttentionImplementation(ABC):
         G is num_heads unless ``native_grouped_heads`` is declared. Inputs may have any strides; the
         result is ``[B, H, L, D]``.
         """
+
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse | None:
+        """The same kernel, returning its log-sum-exp beside the output; None: it offers none.
+
+        For each query the natural logarithm of the sum of exponentials of its scores (scale, bias
+        and mask applied), ``[B, H, L]`` in float32 (float64 for float64 inputs); -inf where no key
+        attends. It is judged like the output and never timed; gradients are not asked for.
+        """
+        return None
 
     def extra_reasons(self, case: Case) -> Iterable[str]:
         """Reasons beyond the declared limits; none by default."""
@@ -224,6 +236,19 @@ class AttentionImplementation(ABC):
             x, x_kv = inputs.x, inputs.x_kv
             return lambda: layer(x, x_kv)
         q, k, v = inputs.q, inputs.k, inputs.v
+        return lambda: attend(q, k, v)
+
+    def prepare_with_lse(
+        self, case: Case, inputs: AttentionInputs
+    ) -> Callable[[], tuple[Tensor, Tensor]] | None:
+        """A call that gives output and log-sum-exp; None where that is not offered."""
+        check_inputs(case, inputs)
+        attend = self.make_attend_with_lse(case, inputs.masks)
+        if attend is None:
+            return None
+        q, k, v = inputs.q, inputs.k, inputs.v
+        if not self.native_grouped_heads:
+            k, v = (expand_grouped_heads(x, case.config.group_size) for x in (k, v))
         return lambda: attend(q, k, v)
 
     def _attend_any_groups(self, case: Case, masks: MaskTensors) -> Attend:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from harness.interface import (
     ALL_MASK_FEATURES,
     Attend,
+    AttendWithLse,
     AttentionConfig,
     AttentionImplementation,
     Case,
@@ -60,6 +61,20 @@ class Chunked(AttentionImplementation):
     def notes(self, case: Case) -> tuple[str, ...]:
         recomputes = "the backward pass recomputes each query chunk"
         return (recomputes,) if case.mode.has_gradients else ()
+
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse:
+        problem = _Problem(case.config, masks, self.key_chunk)
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            starts = range(0, max(q.shape[2], 1), self.query_chunk)
+            chunks = (
+                _with_lse(problem, q[:, :, start : start + self.query_chunk], k, v, start)
+                for start in starts
+            )
+            outputs, sums = zip(*chunks, strict=True)
+            return torch.cat(outputs, dim=2), torch.cat(sums, dim=2)
+
+        return attend
 
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         problem = _Problem(case.config, masks, self.key_chunk)
@@ -143,7 +158,26 @@ def _block(mask: Tensor, rows: slice, keys: slice) -> Tensor:
 
 
 def _attend_rows(p: _Problem, q: Tensor, k: Tensor, v: Tensor, start: int) -> Tensor:
-    """Attention of the query chunk q ``[B, H, M, D]`` that begins at row ``start``.
+    """Attention of the query chunk q ``[B, H, M, D]`` that begins at row ``start``."""
+    weighted, total, _ = _sum_rows(p, q, k, v, start)
+    return _normalised(q, weighted, total)
+
+
+def _with_lse(p: _Problem, q: Tensor, k: Tensor, v: Tensor, start: int) -> tuple[Tensor, Tensor]:
+    """The same, and the chunk's log-sum-exp ``[B, H, M]``."""
+    weighted, total, maximum = _sum_rows(p, q, k, v, start)
+    return _normalised(q, weighted, total), (maximum + total.log()).view(q.shape[:3])
+
+
+def _normalised(q: Tensor, weighted: Tensor, total: Tensor) -> Tensor:
+    output = weighted / total.masked_fill(total == 0, 1.0)
+    return output.view(q.shape).to(q.dtype)
+
+
+def _sum_rows(
+    p: _Problem, q: Tensor, k: Tensor, v: Tensor, start: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted values, sum of weights and maximum of the scores that they are relative to.
 
     The R query heads of a group are folded into the rows of one product, so that keys and values
     are never copied per head.
@@ -173,8 +207,7 @@ def _attend_rows(p: _Problem, q: Tensor, k: Tensor, v: Tensor, start: int) -> Te
             weights = F.dropout(weights, p.config.dropout_p)
         weighted = weighted * kept + weights @ v[:, :, keys].to(exact)
         maximum = new_maximum
-    output = weighted / total.masked_fill(total == 0, 1.0)
-    return output.view(batch_size, num_heads, num_rows, head_dim).to(q.dtype)
+    return weighted, total, maximum
 
 
 def _mask_scores(p: _Problem, scores: Tensor, rows: slice, keys: slice) -> Tensor:

@@ -8,6 +8,7 @@ do a case), ``prepare``, or ``call`` (inside the timed call).
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import time
@@ -20,6 +21,7 @@ from torch import Tensor
 from harness.interface import (
     ALL_MASK_FEATURES,
     Attend,
+    AttendWithLse,
     AttentionImplementation,
     Case,
     DType,
@@ -145,6 +147,25 @@ class _Wrong(Right):
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         right = super().make_attend(case, masks)
         return lambda q, k, v: self.wrong(right(q, k, v), v)
+
+
+class WrongLogSumExp(Right):
+    """The right output with a log-sum-exp to base 2, or, with ``wrong_output``, the other way."""
+
+    name = "wrong_log_sum_exp"
+
+    def __init__(self, wrong_output: bool = False) -> None:
+        self.wrong_output = wrong_output
+
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse:
+        attend = self.make_attend(case, masks)
+
+        def attend_with_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            lse = (case.config.scale * (q @ k.mT)).logsumexp(dim=-1)
+            output = attend(q, k, v)
+            return (output * 1.01, lse) if self.wrong_output else (output, lse / math.log(2))
+
+        return attend_with_lse
 
 
 class ReturnsNaN(_Wrong):

@@ -28,6 +28,8 @@ FAULTS = [
     (fake("WrongShape"), Status.INCORRECT, ""),
     (fake("WrongDType"), Status.INCORRECT, ""),
     (fake("OffByFactor"), Status.INCORRECT, ""),
+    (fake("WrongLogSumExp"), Status.INCORRECT, "lse: "),
+    (fake("WrongLogSumExp", wrong_output=True), Status.INCORRECT, "call with log-sum-exp: o: "),
     (fake("MemoisesOutput"), Status.INCORRECT, ""),
     (fake("MemoisesByInputs"), Status.INCORRECT, "in place"),
     (fake("ReturnsNoTensor"), Status.ERROR, "list"),
@@ -179,6 +181,14 @@ def test_a_layer_is_measured(tmp_path):
     row = sweep(tmp_path, [fake("Right")], [a_case(33, scope="layer")])["Right", 33, 0]
     assert row.status is Status.OK, row.reasons
     assert "y" in row.errors
+
+
+def test_a_log_sum_exp_that_is_offered_has_its_errors_in_the_row(tmp_path):
+    specs = [ImplementationSpec("chunked", "implementations.chunked:Chunked"), fake("Right")]
+    rows = sweep(tmp_path, specs)
+    assert rows["chunked", 33, 0].status is Status.OK, rows["chunked", 33, 0].reasons
+    assert 0 < rows["chunked", 33, 0].errors["lse"]["bound_share"] < 1
+    assert "lse" not in rows["Right", 33, 0].errors
 
 
 def test_cold_caches_time_one_call_a_sample(tmp_path):

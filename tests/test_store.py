@@ -250,6 +250,14 @@ def test_the_worst_error_never_skips_one_that_is_no_number() -> None:
     assert to_frame([layer])["o_max_abs"][0] == 2.0
 
 
+def test_a_log_sum_exp_has_columns_of_its_own_and_no_part_in_the_worst() -> None:
+    from harness.columns import to_frame
+
+    frame = to_frame([make_row(errors={"o": {"max_abs": 1.0}, "lse": {"max_abs": 3.0}})])
+    assert (frame["lse_max_abs"][0], frame["worst_max_abs"][0]) == (3.0, 1.0)
+    assert pd.isna(to_frame([make_row(errors={"o": {"max_abs": 1.0}})])["lse_max_abs"][0])
+
+
 def test_every_axis_of_a_case_is_a_column_with_its_value() -> None:
     from harness.columns import to_frame
 

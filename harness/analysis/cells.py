@@ -48,7 +48,7 @@ _LARGEST = (
     "peak_rss_bytes",
     "output_bytes",
     "expected_alloc_bytes",
-    *(f"{scope}_{measure}" for scope in ("o", "worst") for measure in ERROR_MEASURES),
+    *(f"{scope}_{measure}" for scope in ("o", "lse", "worst") for measure in ERROR_MEASURES),
 )
 _JOINED = ("reasons", "kernel", "mask_form", "notes", "flags", "stop_reason", "memory_method")
 

@@ -50,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     robustness.check_nan_in_nan_out,
     behaviour.check_bad_tensors_are_refused,
     correctness.check_distributions,
+    correctness.check_log_sum_exp,
     invariances.check_keys_have_no_order,
     invariances.check_values_are_averaged,
     invariances.check_split_invariance,

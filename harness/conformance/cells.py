@@ -125,6 +125,22 @@ def rows_without_keys() -> Iterator[Axes]:
         }
 
 
+def log_sum_exps() -> Iterator[Axes]:
+    """Tails, masks with and without empty rows, groups, scales, and every distribution."""
+    yield from (UNEQUAL, {**SMALL, "seq_len": 1}, {**SMALL, "seq_len": 65, "kv_seq_len": 130})
+    for seq_len, kv_seq_len in ((5, 5), (9, 4), (33, 70)):
+        for mask in ("top_left", "bottom_right", "padding:0.5", "keep:random+bias:random"):
+            yield {**SMALL, "seq_len": seq_len, "kv_seq_len": kv_seq_len, "mask": mask}
+    yield from rows_without_keys()
+    yield {**SMALL, "seq_len": 5, "kv_seq_len": 0}
+    yield {**SMALL, "seq_len": 33, "scale": 1.0}
+    yield {"num_heads": 6, "num_kv_heads": 2, "hidden_size": 48, "seq_len": 13}
+    for name in JUDGED_DISTRIBUTIONS:
+        yield {**MEDIUM, "inputs": name}
+        yield {**MEDIUM, "inputs": name, "mask": "causal"}
+    yield MANY_KEYS
+
+
 def gradients() -> Iterator[Axes]:
     """Where backward passes go wrong: tails, masks, groups, peaked and constant inputs."""
     yield from (UNEQUAL, {**SMALL, "seq_len": 65}, MEDIUM)

@@ -17,6 +17,7 @@ from harness.conformance.subject import (
     attention_inputs,
     of_attention,
 )
+from harness.numerics.judgement import make_reference
 
 
 def check_sizes_that_all_differ(subject: Subject) -> None:
@@ -67,6 +68,20 @@ def check_distributions(subject: Subject) -> None:
     """Outputs are as exact as the dtype allows on every distribution of inputs."""
     for case in subject.supported(cells.distributions()):
         subject.require_right(case)
+
+
+def check_log_sum_exp(subject: Subject) -> None:
+    """A log-sum-exp is as exact as the output beside it, and -inf for a query without any key."""
+    offered = 0
+    for case in subject.supported(of_attention(axes) for axes in cells.log_sum_exps()):
+        inputs = attention_inputs(case)
+        outputs = subject.with_lse(case, inputs)
+        if outputs:
+            subject.require_as_exact(case, make_reference(case, inputs), outputs)
+            offered += 1
+    if not offered:
+        subject.tally.reasons.insert(0, "offers no log-sum-exp (make_attend_with_lse)")
+    subject.tally.cases = offered
 
 
 def check_empty_sizes(subject: Subject) -> None:

@@ -14,6 +14,7 @@ from harness.distributions import check_case_distribution
 from harness.errors import InvalidValueError
 from harness.inputs.sets import make_inputs
 from harness.interface import Implementation
+from harness.measuring.log_sum_exp import attended_with_lse
 from harness.measuring.modes import make_call, output_name
 from harness.numerics.judgement import Reference, judge, make_reference
 from harness.tensors import AttentionInputs, Inputs
@@ -98,6 +99,15 @@ class Subject:
         finally:
             torch.set_num_threads(threads)
             torch.set_grad_enabled(was_enabled)
+
+    def with_lse(self, case: Case, inputs: Inputs) -> dict[str, Tensor]:
+        """Output and log-sum-exp of the call that gives both; empty where none is offered."""
+        threads = torch.get_num_threads()
+        try:
+            torch.set_num_threads(case.threads)
+            return attended_with_lse(self.implementation, case, inputs)
+        finally:
+            torch.set_num_threads(threads)
 
     def output(self, case: Case, inputs: Inputs) -> Tensor:
         """The forward output alone."""

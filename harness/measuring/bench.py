@@ -2,7 +2,8 @@
 
 ::
 
-    inputs, reference -> per implementation: load, prepare, first call, error against float64
+    inputs, reference -> per implementation: load, prepare, first call, error against float64 (of
+                         the log-sum-exp too, where one is offered)
                       -> paired rounds of those that are right -> last outputs checked again
                       -> rows
 
@@ -30,8 +31,9 @@ from harness.measuring import allocator
 from harness.measuring.attempts import attempt, failed_by
 from harness.measuring.contest import Entrant, Setting, hold_contest, restore_threads
 from harness.measuring.device_clock import make_clock
+from harness.measuring.log_sum_exp import attended_with_lse
 from harness.measuring.modes import ModeCall, make_call
-from harness.measuring.unmasking import unmasked
+from harness.measuring.unmasking import faults_of_repeat, unmasked
 from harness.numerics.judgement import judge, make_reference
 from harness.plugins.registry import load_implementation
 from harness.rows import Row, Status
@@ -118,9 +120,13 @@ def _judged(
     case, reference = setting.job.case, setting.reference
     contract = implementation.contract(case)
     began = time.perf_counter()
-    judgement = judge(reference, outputs, contract)
+    with_lse = attended_with_lse(implementation, case, setting.input_sets[0])
+    judgement = judge(reference, {**with_lse, **outputs}, contract)
     judging_s = time.perf_counter() - began
     reasons = judgement.reasons
+    if not reasons and with_lse:
+        repeat = faults_of_repeat(reference, outputs, {"o": with_lse["o"]}, contract)
+        reasons = tuple(f"call with log-sum-exp: {reason}" for reason in repeat)
     if not reasons:
         reasons = unmasked(case, calls, setting.input_sets[0], reference, outputs, contract)
     status = Status.INCORRECT if reasons else Status.OK

@@ -61,7 +61,7 @@ class Expected:
         head_axes: Axes that name a head; empty where an output has none.
         row_axes: Axes that name a row; never the last axis.
         shape: Shape in which an implementation gives the output; reshaped to ``value``'s.
-        dtype: In which it gives it; None where it may choose.
+        dtype: In which it gives it.
         selection: Which part of the output ``value`` is; None for all of it.
         may_be_nan: Where NaN is no fault though the exact value is finite: an input of this head is
             NaN or infinite, and whether it gets past a mask is a policy. None: nowhere.
@@ -75,7 +75,7 @@ class Expected:
     head_axes: tuple[int, ...]
     row_axes: tuple[int, ...]
     shape: tuple[int, ...]
-    dtype: torch.dtype | None
+    dtype: torch.dtype
     selection: Selection | None = None
     may_be_nan: Tensor | None = None
     yardstick: float | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.attention import Case
 from harness.interface import Contract
-from harness.numerics.attention_pass import AttentionPass, run_attention_pass
+from harness.numerics.attention_pass import AttentionPass, run_attention_pass, wide_dtype
 from harness.numerics.certification import row_selection, slice_selection
 from harness.numerics.expected import SLICE, Expected, Selection
 from harness.numerics.problem import Problem, on_cpu, query_heads, sliced
@@ -98,12 +98,12 @@ def _lse(
     return Expected(
         value=value,
         scaled=1 + torch.where(value.isfinite(), value.abs(), 0.0),
-        bound=cache(lambda contract: lse_bound(done.rows, value, done.units, contract, c.head_dim)),
+        bound=cache(lambda contract: lse_bound(done.rows, done.units, contract, c.head_dim)),
         axes=_QUERY_AXES[:3],
         head_axes=(0, 1),
         row_axes=(),
         shape=(c.batch_size, c.num_heads, c.seq_len),
-        dtype=None,
+        dtype=wide_dtype(c.dtype),
         selection=sampled,
         may_be_nan=None if by_query is None else by_query.squeeze(-1),
     )

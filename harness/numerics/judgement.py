@@ -116,7 +116,7 @@ def _judge_one(
     dtype = torch_dtype(reference.case.config.dtype) if expected is None else expected.dtype
     if tuple(output.shape) != shape:
         return _nothing(fault := f"shape {tuple(output.shape)} instead of {shape}"), [fault]
-    if dtype is not None and output.dtype != dtype:
+    if output.dtype != dtype:
         return _nothing(fault := f"dtype {output.dtype} instead of {dtype}"), [fault]
     if expected is None:
         reason = reference.unjudged[name]

@@ -18,6 +18,22 @@ scores before they cancel: s_i = max_j (|scale q k_j| + |bias_ij|). r counts the
 materialised score: 2, of the scaled query and of the product, and with a bias 3. For float64 the
 whole bound is doubled, since the oracle rounds as much as what it judges.
 
+The log-sum-exp l_i = log sum_j exp s_ij, given in float32 (float64 for float64)::
+
+    |e_i| <= S_i + w + (sqrt(n_i) + 4) u32 + (2 s_i + 3 log(1 + n_i)) u32 + tau n_i
+    S_i    = half the score term of eta_i, + sqrt(D) u32 A_i
+
+An error of delta_j in each score moves l_i by sum_j P_ij delta_j, so by no more than the largest:
+half of the score term, which counts it in numerator and normaliser of P. Where one key has all the
+weight P hardly moves, but l_i takes that score's error whole: the sum of D products is then allowed
+2 sqrt(D) roundings instead of one, five standard deviations of errors that are uniform below u32
+|s|. A relative error of the sum of weights is an absolute one of its logarithm: sqrt(n_i) + 4
+roundings of exponentials and additions, and w, the unit to which weights may be rounded before they
+are added, as the same contract lets them be before the product with V: u if low or materialised,
+u_p for tf32 and bf16x3, else 0. tau n_i are weights that underflow, beside a sum of at least 1.
+Last the logarithm itself: the maximum is at most s_i, the logarithm of the sum log n_i; either may
+be kept to base 2, and both together are rounded once more.
+
 Gradients, with P the probabilities, dP = dO V^T, M_ij = |dP_ij| + sum_j P_ij |dP_ij| + sum_c |dO O|
 + sqrt(sum_c dO^2 (P|V|)^2), and |dS| := P M, the sum of the absolute terms of dS (dS itself cancels
 to nothing where values are constant)::
@@ -140,10 +156,16 @@ def gradient_coefficient(rows: RowTerms, u: Units, contract: Contract, head_dim:
     return 8 * u.result + 2 * score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
 
 
-def lse_bound(rows: RowTerms, lse: Tensor, u: Units, contract: Contract, head_dim: int) -> Tensor:
-    """Largest allowed error of each row's log of the sum of exponentials."""
-    relative = score_term(rows, u, contract, head_dim) + _sum_term(rows, u)
-    return relative + u.result * torch.where(lse.isfinite(), lse.abs(), 0.0)
+def lse_bound(rows: RowTerms, u: Units, contract: Contract, head_dim: int) -> Tensor:
+    """Largest allowed error of each row's log-sum-exp, as the module's docstring derives it."""
+    of_scores = score_term(rows, u, contract, head_dim) / 2
+    of_scores = of_scores + math.sqrt(head_dim) * u.accumulate * rows.product
+    of_weights = factor_rounding(u, contract)
+    if u.is_low or contract is Contract.MATERIALISED:
+        of_weights += u.result
+    of_log = (2 * rows.score + 3 * (1 + rows.attended).log()) * u.accumulate
+    underflow = u.tau * rows.attended
+    return (of_scores + _sum_term(rows, u) + of_weights + of_log) * u.share + underflow
 
 
 def _sum_term(rows: RowTerms, u: Units) -> Tensor:

@@ -116,7 +116,9 @@ def _attention(
 ) -> dict[str, Tensor]:
     c = problem.config
     wanted = torch.arange(c.seq_len) if rows is None else rows
-    outputs = {"o": problem.q_BHLD.new_zeros(c.batch_size, c.num_heads, len(wanted), c.head_dim)}
+    sizes = (c.batch_size, c.num_heads, len(wanted))
+    new = problem.q_BHLD.new_zeros
+    outputs = {"o": new(*sizes, c.head_dim), "lse": new(sizes)}
     if d_output is not None:
         outputs["dq"] = torch.zeros_like(outputs["o"])
         outputs |= {name: torch.zeros_like(problem.k_BGSD) for name in ("dk", "dv")}
@@ -147,7 +149,8 @@ def _head(
         span = slice(start, min(start + size, len(wanted)))
         rows = wanted[span]
         q = rounded(problem.q_BHLD[batch, head, rows] * problem.config.scale)
-        probabilities = _probabilities(problem, batch, head, rows, q, k, rounded)
+        probabilities, lse = _probabilities(problem, batch, head, rows, q, k, rounded)
+        outputs["lse"][batch, head, span] = lse
         outputs["o"][batch, head, span] = rounded(probabilities @ v)
         if d_output is None:
             continue
@@ -172,14 +175,24 @@ def _probabilities(
     q: Tensor,
     k: Tensor,
     rounded: Rounding,
-) -> Tensor:
-    """``[R, S]``."""
+) -> tuple[Tensor, Tensor]:
+    """``[R, S]``, and the log-sum-exp ``[R]``, which nothing rounds to the dtype."""
     bias = bias_rows(problem, batch, head, rows)
     keep = keep_rows(problem, batch, head, rows, bias)
     scores = rounded(q @ k.T)
     if bias is not None:
         scores = rounded(scores + bias.to(scores.dtype))
-    if keep is None:
-        return rounded(scores.softmax(dim=-1))
-    probabilities = scores.masked_fill(~keep, -torch.inf).softmax(dim=-1)
-    return rounded(probabilities.masked_fill(~keep, 0.0))
+    if keep is not None:
+        scores.masked_fill_(~keep, -torch.inf)
+    probabilities = scores.softmax(dim=-1)
+    lse = _log_sum_exp(scores, probabilities)
+    if keep is not None:
+        probabilities.masked_fill_(~keep, 0.0)
+    return rounded(probabilities), lse
+
+
+def _log_sum_exp(scores: Tensor, probabilities: Tensor) -> Tensor:
+    """From the largest probability, which is one over the sum: cheaper than exponentials anew."""
+    if not scores.shape[-1]:
+        return scores.new_full(scores.shape[:1], -torch.inf)
+    return scores.amax(dim=-1) - probabilities.amax(dim=-1).nan_to_num(nan=1.0).log()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from harness.attention import AttentionConfig
 from harness.interface import (
     ALL_MASK_FEATURES,
     Attend,
+    AttendWithLse,
     AttentionImplementation,
     Case,
     Contract,
@@ -22,7 +24,7 @@ from harness.interface import (
     Scope,
     torch_dtype,
 )
-from implementations.fused.autograd import attend_as_operator, differentiable
+from implementations.fused.autograd import attend_as_operator, differentiable, forward
 from implementations.fused.cuda import FusedOnCuda
 from implementations.fused.native import MISSING, Path, library, runnable_paths
 from implementations.fused.plan import UNLIMITED, Geometry, MaskParts, Plan, Sizes
@@ -107,6 +109,11 @@ class Fused(AttentionImplementation):
             return out
 
         return attend
+
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse:
+        if case.device == "cuda":
+            return self.on_cuda.make_attend_with_lse(case, masks)
+        return partial(forward, self.plan(case.config, masks))
 
     def plan(self, c: AttentionConfig, masks: MaskTensors, heads_inside: bool = False) -> Plan:
         """The native call for a config."""

@@ -107,6 +107,7 @@ QUICK_CHECKS = (
     "check_additive_masks",
     "check_score_range",
     "check_strides",
+    "check_log_sum_exp",
     "check_keeps_nothing",
     "check_same_twice",
     "check_nan_in_nan_out",

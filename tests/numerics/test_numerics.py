@@ -240,6 +240,30 @@ def test_lse_is_judged_where_it_is_offered():
     assert judge(reference, {"lse": lse + 0.1}, Contract.FUSED).reasons
     lse[0, 0, 0] = -1e30
     assert "-Inf differs" in judge(reference, {"lse": lse}, Contract.FUSED).reasons[0]
+    low = {"lse": lse.half()}
+    assert "float16 instead of torch.float32" in judge(reference, low, Contract.FUSED).reasons[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_log_sum_exp_that_misses_one_key_of_a_hundred_is_beyond_its_bound(dtype):
+    case = a_case(hidden_size=32, num_heads=2, seq_len=4, kv_seq_len=100, dtype=dtype)
+    inputs = attention_inputs(case)
+    scores = case.config.scale * (inputs.q.double() @ inputs.k.double().mT)
+    without_last = {"lse": scores[..., :-1].logsumexp(dim=-1).float()}
+    share = judge(make_reference(case, inputs), without_last, Contract.FUSED)
+    assert "times what rounding allows at batch 0, head" in share.reasons[0]
+
+
+def test_the_plain_log_sum_exp_of_the_dtype_is_the_measure_of_others():
+    case = a_case(**BIG, dtype="bfloat16")
+    inputs = attention_inputs(case)
+    reference = make_reference(case, inputs)
+    exact = reference.expected["lse"].value
+    rounded = (case.config.scale * (inputs.q.double() @ inputs.k.double().mT)).bfloat16()
+    plain = float((rounded.double().logsumexp(dim=-1) - exact).abs().max())
+    got = {"lse": exact.float() + plain}
+    ratio = judge(reference, got, Contract.MATERIALISED).errors["lse"]["ratio_to_naive"]
+    assert 0.5 < ratio < 2
 
 
 def test_with_dropout_there_is_no_error_and_the_row_says_why():

@@ -28,3 +28,19 @@ def test_gaussian_and_worst_inputs_stand_beside_the_share_of_the_bound(tmp_path:
     assert lines["sdpa"] == ["bfloat16", "0.50 u", "2.0 u", "spikes", "25 %"]
     assert lines["naive"][-1] == "-"
     assert "mine" not in lines
+    assert "lse" not in table.columns
+
+
+def test_the_log_sum_exp_of_who_offers_it_has_a_column(tmp_path: Path) -> None:
+    measures = {"scaled_u": 0.5, "bound_share": 0.25}
+    both = {"o": measures, "lse": {"scaled_u": 0.1, "bound_share": 0.75}}
+    case = make_case(dtype="bfloat16")
+    rows = [
+        make_row(case=case, implementation="fused", errors=both),
+        make_row(case=case, implementation="naive", errors={"o": measures}),
+    ]
+    table = exactness_table(content_of(store_run(tmp_path, rows)))
+    lines = {line[0].text: [field.text for field in line] for line in table.lines}
+    assert table.columns[-1] == "lse"
+    assert lines["fused"][-2:] == ["75 %", "0.10 u"]
+    assert lines["naive"][-2:] == ["25 %", "-"]

@@ -173,6 +173,28 @@ class SumStartsAtEpsilon(Sound):
         return weighted / (total + 1e-3)
 
 
+class LogSumExpToBaseTwo(Sound):
+    """log-sum-exp to base 2"""
+
+    def lse(self, largest: Tensor, total: Tensor) -> Tensor:
+        return super().lse(largest, total) / math.log(2)
+
+
+class LogSumExpWithoutMaximum(Sound):
+    """maximum left out of the log-sum-exp"""
+
+    def lse(self, largest: Tensor, total: Tensor) -> Tensor:
+        return super().lse(torch.where(largest.isneginf(), largest, 0.0), total)
+
+
+class LogSumExpOfNoKeys(Sound):
+    """log-sum-exp of 0 in rows without keys"""
+
+    def lse(self, largest: Tensor, total: Tensor) -> Tensor:
+        lse = super().lse(largest, total)
+        return torch.where(total == 0, 0.0, lse)
+
+
 class KeysForValues(Sound):
     """keys averaged instead of values"""
 
@@ -201,5 +223,8 @@ DEFECTS = (
     NoMaximum,
     MaximumStartsTooHigh,
     SumStartsAtEpsilon,
+    LogSumExpToBaseTwo,
+    LogSumExpWithoutMaximum,
+    LogSumExpOfNoKeys,
     KeysForValues,
 )

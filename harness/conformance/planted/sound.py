@@ -18,6 +18,7 @@ from harness.attention import AttentionConfig, Case, DType
 from harness.interface import (
     ALL_MASK_FEATURES,
     Attend,
+    AttendWithLse,
     AttentionImplementation,
     Contract,
     MaskTensors,
@@ -39,10 +40,18 @@ class Sound(AttentionImplementation):
     def make_attend(self, case: Case, masks: MaskTensors) -> Attend:
         return lambda q, k, v: self.attend(case.config, masks, q, k, v)
 
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse:
+        return lambda q, k, v: self.attend_with_lse(case.config, masks, q, k, v)
+
     def attend(
         self, c: AttentionConfig, masks: MaskTensors, q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
-        """The output, from operands of any strides."""
+        return self.attend_with_lse(c, masks, q, k, v)[0]
+
+    def attend_with_lse(
+        self, c: AttentionConfig, masks: MaskTensors, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp, from operands of any strides."""
         wide = torch.promote_types(q.dtype, torch.float32)
         heads = self.kv_heads(c)
         scaled, k, v = self.scaled(q.to(wide), c), k.to(wide)[:, heads], v.to(wide)[:, heads]
@@ -63,7 +72,8 @@ class Sound(AttentionImplementation):
             total = total * kept + weights.sum(dim=-1, keepdim=True)
             weighted = self.accumulated(weighted * kept + weights @ v[:, :, keys], q.dtype)
             largest = found.detach()
-        return self.stored(self.normalised(weighted, total), q.dtype)
+        output = self.stored(self.normalised(weighted, total), q.dtype)
+        return output, self.lse(largest, total).squeeze(-1)
 
     # The places, in the order in which a call comes by them.
     first_maximum: ClassVar[float] = -torch.inf
@@ -112,6 +122,10 @@ class Sound(AttentionImplementation):
 
     def stored(self, output: Tensor, dtype: torch.dtype) -> Tensor:
         return output.to(dtype)
+
+    def lse(self, largest: Tensor, total: Tensor) -> Tensor:
+        """Log-sum-exp from the running maximum and the sum relative to it."""
+        return largest + total.detach().log()
 
 
 class SoundMaterialised(Sound):

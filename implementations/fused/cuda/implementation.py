@@ -12,6 +12,7 @@ from torch import Tensor
 from harness.interface import (
     ALL_MASK_FEATURES,
     Attend,
+    AttendWithLse,
     AttentionConfig,
     AttentionImplementation,
     Case,
@@ -117,6 +118,15 @@ class FusedOnCuda(AttentionImplementation):
             return attend(plan, q, k, v)
 
         return attend_or_be_compiled
+
+    def make_attend_with_lse(self, case: Case, masks: MaskTensors) -> AttendWithLse:
+        plan = self.plan(case, masks)
+
+        def attend_with_lse(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+            output, statistics = plan.forward(q, k, v)
+            return output, plan.lse(statistics)
+
+        return attend_with_lse
 
     def multiprocessors(self) -> int:
         """How many programs the device runs side by side, if each fills one multiprocessor."""

@@ -5,6 +5,7 @@ Shapes: B batch_size, H num_heads, G num_kv_heads, L seq_len, S kv_seq_len, D he
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -63,12 +64,18 @@ class Plan:
         output = self.new_output(q)
         statistics = Statistics.like(q)
         if self.is_empty:
-            return output.zero_(), statistics
+            statistics.maximum.fill_(-math.inf)
+            return output.zero_(), statistics._replace(log_sum=statistics.log_sum.zero_())
         if self.parts == 1:
             self._attend(q, k, v, output, statistics)
         else:
             self._attend_in_parts(q, k, v, output, statistics)
         return output, statistics
+
+    def lse(self, statistics: Statistics) -> Tensor:
+        """Natural logarithm of each query's sum of exponentials, ``[B, H, L]``."""
+        of_maximum = 1.0 if self.masks.bias is not None else math.log(2)
+        return statistics.maximum * of_maximum + statistics.log_sum * math.log(2)
 
     def new_output(self, q: Tensor) -> Tensor:
         """Memory for the output, ``[B, H, L, D]``."""
