@@ -28,27 +28,32 @@ def failure_table(content: Content) -> Table | None:
     cells = content.cells[~is_ok(content.cells)]
     if not len(cells):
         return None
+    num_cases = content.cells["case_id"].nunique()
     groups = cells.groupby(["implementation", "status", "reasons"], sort=True)["case_id"]
     lines = [
-        _failure_line(str(name), str(status), str(reasons), ids)
+        _failure_line(str(name), str(status), str(reasons), _cases(ids, num_cases))
         for (name, status, reasons), ids in groups
     ]
     columns = ("implementation", "status", "reason", "cases")
     return Table("Not measured, and why", columns, tuple(lines), num_labels=4)
 
 
-def _failure_line(name: str, status: str, reasons: str, ids: pd.Series[str]) -> tuple[Field, ...]:
+def _failure_line(name: str, status: str, reasons: str, cases: str) -> tuple[Field, ...]:
     is_bad = status != Status.UNSUPPORTED
     return (
         Field(name),
         Field(STATUS_WORDS[Status(status)], "bad" if is_bad else ""),
         Field(reasons or "no reason recorded"),
-        Field(_some_cases(ids)),
+        Field(cases),
     )
 
 
-def _some_cases(ids: pd.Series[str]) -> str:
-    return str(ids.iloc[0]) if len(ids) == 1 else f"{len(ids)} cases, e.g. {ids.iloc[0]}"
+def _cases(ids: pd.Series[str], num_cases: int) -> str:
+    """One by its name, several by one of them, all of the run as that."""
+    if len(ids) == 1:
+        return str(ids.iloc[0])
+    some = f"{len(ids)} cases, e.g. {ids.iloc[0]}"
+    return some if len(ids) < num_cases else f"all {num_cases} cases"
 
 
 def left_out_table(content: Content) -> Table | None:

@@ -17,6 +17,7 @@ from harness.errors import InvalidValueError, StoreError
 from harness.report.answer import answer
 from harness.report.content import Content, configured_margin, content_of, header_lines
 from harness.report.files import MissingExtraError, flat_table
+from harness.report.gaps import failure_table
 from harness.report.markdown import all_tables
 from harness.report.tables import choice_table, fixed_axes
 from harness.rows import Status
@@ -100,6 +101,18 @@ def test_the_terminal_shows_choices_times_and_reasons(run: Path) -> None:
     for expected in ("What to use", "sdpa = sdpa_flash", "Time per call", "crashed",
                      "<xformers> | can't *do* this", "768 is no multiple of 10"):  # fmt: skip
         assert expected in text
+
+
+def test_a_reason_that_holds_for_the_whole_run_names_no_case(content: Content) -> None:
+    table = failure_table(content)
+    assert table is not None
+    cases = {line[0].text: line[3].text for line in table.lines}
+    assert cases == {"xformers": "all 20 cases", "broken": "all 20 cases"}
+    first = content.cells["case_id"].iloc[0]
+    is_other = (content.cells["implementation"] != "broken") | (content.cells["case_id"] == first)
+    table = failure_table(replace(content, cells=content.cells[is_other]))
+    assert table is not None
+    assert {line[0].text: line[3].text for line in table.lines}["broken"] == first
 
 
 def test_implementations_that_can_do_nothing_here_have_no_column(content: Content) -> None:
