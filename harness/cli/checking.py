@@ -128,6 +128,8 @@ def run_checks(battery: Battery, channel: Channel) -> None:
 
 
 def _detail(result: Any) -> str:
+    if result.is_failure:
+        return f"{result.detail} (broken promise: {result.promise})"
     return result.detail or f"{result.promise} ({result.cases} cases, {result.time_s:.1f} s)"
 
 

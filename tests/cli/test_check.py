@@ -1,5 +1,7 @@
 """`mha-bench check`: what it runs, how it ends, and that a plug-in can't bring it down."""
 
+import re
+
 import pytest
 
 from tests.command import mha_bench, mha_bench_here
@@ -28,6 +30,49 @@ def test_a_wrong_one_fails_with_the_case_and_the_worst_element(tmp_path):
     assert "FAIL" in ended.stdout
     assert "b2-h24x3-s5" in ended.stdout
     assert "got 0, expected" in ended.stdout
+
+
+_STRANGERS_KERNEL = """
+import torch
+from harness.interface import AttentionImplementation, DType
+
+
+class Mine(AttentionImplementation):
+    dtypes = frozenset({DType.FLOAT32})
+
+    def make_attend(self, case, masks):
+        scale, tile = case.config.scale, 64
+
+        def attend(q, k, v):
+            stops = [min(start + tile, k.shape[2]) for start in range(0, k.shape[2], tile)] or [0]
+            # DEFECT
+            tiles = [slice(i * tile, stop) for i, stop in enumerate(stops)]
+            scores = torch.cat([q @ k[:, :, keys].mT for keys in tiles], dim=-1) * scale
+            values = torch.cat([v[:, :, keys] for keys in tiles], dim=2)
+            return torch.softmax(scores, dim=-1) @ values
+
+        return attend
+"""
+_LAST_KEY_OF_LAST_TILE_DROPPED = "stops[-1] -= len(stops) > 1"
+
+
+def test_a_strangers_kernel_passes_without_its_defect_and_is_rejected_with_it(tmp_path):
+    """The message names the property, the shape and the worst element."""
+    words = ("check", "my_kernel:Mine", "--dtype", "float32", "--only", "lengths,head_dims")
+    (tmp_path / "my_kernel.py").write_text(_STRANGERS_KERNEL)
+    right = mha_bench_here(*words, cwd=tmp_path)
+    assert right.returncode == 0, right.stdout
+    assert right.stdout.splitlines()[-1] == "Mine: 2 ok"
+    wrong_text = _STRANGERS_KERNEL.replace("# DEFECT", _LAST_KEY_OF_LAST_TILE_DROPPED)
+    (tmp_path / "my_kernel.py").write_text(wrong_text)
+    wrong = mha_bench_here(*words, cwd=tmp_path)
+    assert wrong.returncode == 1
+    (line,) = (line for line in wrong.stdout.splitlines() if line.startswith("FAIL"))
+    assert line.startswith("FAIL  float32  check_lengths: b1-h16x2-s1-k65-float32")
+    assert "times what rounding allows at batch 0, head" in line
+    assert re.search(r"channel \d+: got \S+, expected \S+", line)
+    assert "broken promise: Every length is right: around tiles" in line
+    assert wrong.stdout.splitlines()[-2] == "failed: check_lengths (float32)"
 
 
 def test_one_that_dies_is_a_failure_with_its_signal(tmp_path):
