@@ -64,6 +64,17 @@ def certification_of(case: Case) -> Certification:
     return Certification(rows, tuple(divmod(i, c.num_kv_heads) for i in flat))
 
 
+def too_large(case: Case, name: str) -> str:
+    """Why an output can't be certified even in part, in words for the row."""
+    c = case.config
+    if name in ("dx", "dx_kv"):
+        entry = "of the only batch entry" if c.batch_size == 1 else "of one batch entry"
+        sums = f"one element sums over all {c.num_heads} heads and all {c.seq_len} rows {entry}"
+    else:
+        sums = f"one element sums over all {c.seq_len} rows of a head"
+    return f"too large for the oracle: {sums}"
+
+
 def _oracle_flop(case: Case) -> float:
     c = case.config
     products = _PRODUCTS_WITH_GRADIENTS if case.mode.has_gradients else _PRODUCTS_FORWARD

@@ -23,7 +23,7 @@ from torch import Tensor
 from harness.attention import Case, Scope
 from harness.errors import InvalidValueError
 from harness.interface import Contract
-from harness.numerics.certification import certification_of
+from harness.numerics.certification import certification_of, too_large
 from harness.numerics.expectations import expected_outputs
 from harness.numerics.expected import Expected
 from harness.numerics.gates import gate_faults
@@ -71,8 +71,7 @@ def make_reference(case: Case, inputs: Inputs) -> Reference:
         return Reference(case, {}, dict.fromkeys(shapes, reason), shapes)
     certification = certification_of(case)
     expected = expected_outputs(case, inputs, certification)
-    reason = "too large for the oracle: this output sums over all rows, or rows and heads"
-    unjudged = {name: reason for name in shapes if name not in expected}
+    unjudged = {name: too_large(case, name) for name in shapes if name not in expected}
     return Reference(case, expected, unjudged, shapes)
 
 

@@ -106,6 +106,25 @@ def test_where_one_head_is_too_much_gradients_are_only_looked_at_for_nan(monkeyp
     assert judgement.reasons == ("dk: 1 elements are not finite",)
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "entry"), [(1, "of the only batch entry"), (2, "of one batch entry")]
+)
+def test_a_source_that_cannot_be_certified_in_part_says_why(batch_size, entry, monkeypatch):
+    case = a_case(**{**SIZES, "batch_size": batch_size}, mode="backward", scope="layer")
+    monkeypatch.setattr(certification, "SAMPLED_ROWS", 16)
+    monkeypatch.setattr(certification, "_INDIVISIBLE_FACTOR", 1.0)
+    limit = 0.3 * certification._oracle_flop(case)
+    monkeypatch.setattr(certification, "MAX_ORACLE_FLOP", limit)
+    judgement = judged(Naive(), case)
+    assert judgement.reasons == ()
+    found = judgement.errors
+    assert found["dx"]["bound_share"] is None
+    assert found["dx"]["reason"] == (
+        f"too large for the oracle: one element sums over all 8 heads and all 40 rows {entry}"
+    )
+    assert found["y"]["certified"] == "16 of 40 rows"
+
+
 def test_gradients_that_sum_over_many_rows_may_be_added_up_in_the_dtype_block_by_block():
     # As torch's CPU kernel does: the gate of 3 u holds for 2048 rows.
     def noisy(amount):
