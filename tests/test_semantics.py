@@ -132,6 +132,25 @@ def test_c06_finite_garbage_below_a_mask_never_reaches_the_output(name, dtype):
 
 
 @everyone
+@pytest.mark.parametrize("masked_out", ["k", "v"])
+def test_c06_nan_below_a_mask_is_absent_or_makes_its_heads_nan_and_nothing_else(name, masked_out):
+    """https://github.com/pytorch/pytorch/issues/101967"""
+    case = a_case(mask="padding:0.3", batch_size=2, hidden_size=24, num_heads=3)
+    if not supports(name, case):
+        return
+    inputs = attention_inputs(case)
+    clean = run(name, case, inputs)
+    assert not inputs.masks.key_padding[0, -1]
+    getattr(inputs, masked_out)[0, 1, -1] = math.nan
+    o = run(name, case, inputs)
+    spoilt, others = o[0, 1], torch.cat((o[0, [0, 2]], o[1]))
+    assert_same(name, case, others, torch.cat((clean[0, [0, 2]], clean[1])))
+    if not spoilt.isnan().all():
+        assert_same(name, case, spoilt, clean[0, 1])
+    assert_right(name, case, inputs)
+
+
+@everyone
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_c07_queries_of_nan_give_nan(name, dtype):
     """https://github.com/pytorch/pytorch/issues/141128"""
