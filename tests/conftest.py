@@ -21,12 +21,12 @@ def _one_thread() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--nightly", action="store_true", help="also run the slow statistical proofs")
+    parser.addoption("--nightly", action="store_true", help="also run the slow proofs")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--nightly"):
-        _skip(items, "nightly", "slow statistical proof; run with --nightly")
+        _skip(items, "nightly", "slow proof; run with --nightly")
     if any("gpu" in item.keywords for item in items) and not _has_cuda():
         _skip(items, "gpu", "needs a CUDA card")
 

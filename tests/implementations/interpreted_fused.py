@@ -84,6 +84,18 @@ CELLS: dict[str, dict[str, Any]] = {
     "one query": {**ONE_KEY_HEAD, "seq_len": 1, "kv_seq_len": 1100, "batch_size": 2},
     "few queries": {**ONE_KEY_HEAD, "seq_len": 3, "kv_seq_len": 601, "mask": "bottom_right"},
     "few queries, gradients": {**BOTH, "seq_len": 3, "kv_seq_len": 601, "mask": ALL_PARTS},
+    "parts without a visible key": {
+        **BOTH,
+        "seq_len": 3,
+        "kv_seq_len": 1100,
+        "mask": "bottom_right+window:20",
+    },
+    "NaN in divided keys' queries": {
+        **ONE_KEY_HEAD,
+        "seq_len": 3,
+        "kv_seq_len": 1100,
+        "inputs": "nonfinite",
+    },
 }
 CELLS_BY_DTYPE = {
     "float32": tuple(CELLS),

@@ -92,6 +92,8 @@ def test_tiles_without_a_visible_pair_are_never_read(what: str, outcomes: dict[s
         ("one query, float32", "4 heads in a tile, keys in 4 parts"),
         ("few queries, float16", "4 heads in a tile, keys in 2 parts"),
         ("few queries, gradients, float32", "keys in 2 parts, dkv 32x32w4s1, dq 32x32w4s1"),
+        ("parts without a visible key, float32", "keys in 4 parts"),
+        ("NaN in divided keys' queries, float32", "keys in 4 parts"),
         ("causal, float32", "float32, forward 32x32w4s1, dkv 32x32w4s1, dq 32x32w4s1"),
     ],
 )
