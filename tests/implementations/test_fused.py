@@ -344,7 +344,16 @@ def test_the_layer_is_that_of_sdpa_and_copies_no_heads(mask: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("path", PATHS)
 def test_few_queries_on_many_keys_are_right(path: str, dtype: str) -> None:
-    for seq_len, mask in [(1, "none"), (3, "bottom_right"), (4, "padding:0.5"), (2, "bias:random")]:
+    everything = "bottom_right+window:700+padding:0.7+keep:random+bias:random"
+    for seq_len, mask in [
+        (1, "none"),
+        (3, "bottom_right"),
+        (4, "padding:0.5"),
+        (2, "bias:random"),
+        (7, "bottom_right+window:30"),
+        (16, everything),
+        (32, "top_left"),
+    ]:
         for head_dim in (16, 20, 64):
             case = make_case(
                 seq_len=seq_len, kv_seq_len=1111, dtype=dtype, mask=mask, head_dim=head_dim
@@ -354,8 +363,11 @@ def test_few_queries_on_many_keys_are_right(path: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_threads_do_not_change_a_single_bit_of_few_queries_on_many_keys(path: str) -> None:
-    assert_threads_change_nothing(make_case(seq_len=2, kv_seq_len=5000, head_dim=64), path)
+@pytest.mark.parametrize("seq_len", [2, 12])
+def test_threads_do_not_change_a_single_bit_of_few_queries_on_many_keys(
+    path: str, seq_len: int
+) -> None:
+    assert_threads_change_nothing(make_case(seq_len=seq_len, kv_seq_len=5000, head_dim=64), path)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -406,19 +418,20 @@ def test_masks_that_are_broadcast_or_strided_are_those_of_their_dense_copies(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_one_nan_query_among_few_stays_alone(path: str) -> None:
-    case = make_case(seq_len=2, kv_seq_len=700)
-    drawn = make_inputs(case)
-    q = drawn.q.clone()
-    q[0, 1, 0, 0] = math.nan
-    output = attend(case, AttentionInputs(q, drawn.k, drawn.v), path=path)
-    assert output[0, 1, 0].isnan().all()
-    assert output.isnan().sum() == 20
+    for seq_len in (2, 9):
+        case = make_case(seq_len=seq_len, kv_seq_len=700)
+        drawn = make_inputs(case)
+        q = drawn.q.clone()
+        q[0, 1, 0, 0] = math.nan
+        output = attend(case, AttentionInputs(q, drawn.k, drawn.v), path=path)
+        assert output[0, 1, 0].isnan().all()
+        assert output.isnan().sum() == 20
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("seq_len", [1, 60])
-def test_log_sum_exp_is_that_of_float64(path: str, seq_len: int) -> None:
-    config = make_case(seq_len=seq_len, kv_seq_len=90).config
+@pytest.mark.parametrize(("seq_len", "kv_seq_len"), [(1, 90), (60, 90), (12, 1300)])
+def test_log_sum_exp_is_that_of_float64(path: str, seq_len: int, kv_seq_len: int) -> None:
+    config = make_case(seq_len=seq_len, kv_seq_len=kv_seq_len).config
     inputs = make_inputs(Case(config=config))
     output = torch.empty(2, 4, seq_len, 20)
     lse = torch.empty(2, 4, seq_len)

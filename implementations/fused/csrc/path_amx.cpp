@@ -14,6 +14,7 @@ namespace fused::amx {
 #include "lanes/pack.h"
 #include "lanes/block_mask.h"
 #include "lanes/softmax.h"
+#include "lanes/partial_results.h"
 
 #include "amx/tiles.h"
 #include "amx/split.h"
@@ -26,6 +27,7 @@ namespace fused::amx {
 #include "amx/tile_steps.h"
 #include "amx/tile_pipeline.h"
 #include "amx/tile_forward.h"
+#include "amx/tile_decode.h"
 
 // The number of products tells the number of parts.
 template <class Body>
@@ -35,19 +37,27 @@ static auto with_parts(const Problem& p, Body body) {
   return body(std::integral_constant<int, 3>{});
 }
 
+template <class Pass>
+static bool run_pass(const Problem& p) {
+  Pass pass(p, Arena(p.scratch));
+  switch (p.element_type) {
+    case kFloat32: return pass.template run<Float32>();
+    case kBFloat16: return pass.template run<BFloat16>();
+    default: return pass.template run<Float16>();
+  }
+}
+
 int64_t forward_scratch_bytes(const Problem& p) {
-  return with_parts(p, [&](auto parts) { return TileForward<parts>(p, Arena(nullptr)).scratch_bytes(); });
+  return with_parts(p, [&](auto parts) {
+    return TileDecode<parts>::suits(p) ? TileDecode<parts>(p, Arena(nullptr)).scratch_bytes()
+                                       : TileForward<parts>(p, Arena(nullptr)).scratch_bytes();
+  });
 }
 
 bool forward(const Problem& p) {
   const StageClock clock(kWholeCall);
   return with_parts(p, [&](auto parts) {
-    TileForward<parts> pass(p, Arena(p.scratch));
-    switch (p.element_type) {
-      case kFloat32: return pass.template run<Float32>();
-      case kBFloat16: return pass.template run<BFloat16>();
-      default: return pass.template run<Float16>();
-    }
+    return TileDecode<parts>::suits(p) ? run_pass<TileDecode<parts>>(p) : run_pass<TileForward<parts>>(p);
   });
 }
 }  // namespace fused::amx

@@ -17,6 +17,7 @@
 #include "arena.h"
 #include "blocking.h"
 #include "head_schedule.h"
+#include "key_split.h"
 #include "padding.h"
 #include "parallel.h"
 #include "problem.h"

@@ -64,25 +64,45 @@ FUSED_INLINE void split_truncating(Pair x, __m512i* parts) {
 // (kBoundedScore) stay finite.
 constexpr int kSmallestExponent = 127 - 80, kLargestExponent = 127 + 80;
 
+// Whether all numbers that were seen fit tiles. Only extremes are kept, and judged at the end: three
+// instructions a vector.
 template <int Parts>
-FUSED_INLINE bool fits_tiles(Pair x) {
-  const __m512i magnitude_bits = _mm512_set1_epi32(0x7fffffff);
-  const auto misfit = [&](__m512 v) __attribute__((always_inline)) {
-    const __m512i magnitude = _mm512_and_si512((__m512i)v, magnitude_bits);
-    const __mmask16 tiny = _mm512_cmplt_epu32_mask(magnitude, _mm512_set1_epi32(kSmallestExponent << 23));
-    const __mmask16 zero = _mm512_testn_epi32_mask(magnitude, magnitude);
-    const __mmask16 huge = _mm512_cmpge_epu32_mask(magnitude, _mm512_set1_epi32(kLargestExponent << 23));
-    return (__mmask16)((tiny & ~zero) | (Parts > 1 ? huge : 0));
-  };
-  return (misfit(x.low) | misfit(x.high)) == 0;
-}
+class FitCheck {
+ public:
+  // Written out, as that of TileRowLoader: what the compiler provides has none of the target's options.
+  FUSED_MEMBER FitCheck() : smallest_(one_less()), smallest_halves_(one_less()), largest_(_mm512_setzero_si512()) {}
 
-// The same for 32 bfloat16 that need no splitting: only tiny ones are a trouble.
-FUSED_INLINE bool bfloat16_fits_tiles(__m512i x) {
-  const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
-  const __mmask32 tiny = _mm512_cmplt_epu16_mask(magnitude, _mm512_set1_epi16(kSmallestExponent << 7));
-  return (tiny & ~_mm512_testn_epi16_mask(magnitude, magnitude)) == 0;
-}
+  FUSED_MEMBER void see(Pair x) {
+    see(x.low);
+    see(x.high);
+  }
+
+  // 32 bfloat16 that need no splitting: only tiny ones are a trouble.
+  FUSED_MEMBER void see_halves(__m512i x) {
+    const __m512i magnitudes = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
+    smallest_halves_ = _mm512_min_epu16(smallest_halves_, _mm512_add_epi16(magnitudes, one_less()));
+  }
+
+  bool fits() const {
+    constexpr int kSmallestHalf = kSmallestExponent << 7, kSmallest = kSmallestExponent << 23,
+                  kLargest = int(unsigned(kLargestExponent) << 23);
+    return !_mm512_cmplt_epu16_mask(smallest_halves_, _mm512_set1_epi16(kSmallestHalf - 1)) &&
+           !_mm512_cmplt_epu32_mask(smallest_, _mm512_set1_epi32(kSmallest - 1)) &&
+           (Parts == 1 || !_mm512_cmpge_epu32_mask(largest_, _mm512_set1_epi32(kLargest)));
+  }
+
+ private:
+  FUSED_MEMBER void see(__m512 x) {
+    const __m512i magnitudes = _mm512_and_si512((__m512i)x, _mm512_set1_epi32(0x7fffffff));
+    smallest_ = _mm512_min_epu32(smallest_, _mm512_add_epi32(magnitudes, one_less()));
+    if (Parts > 1) largest_ = _mm512_max_epu32(largest_, magnitudes);
+  }
+
+  static FUSED_MEMBER __m512i one_less() { return _mm512_set1_epi32(-1); }
+
+  // The smallest magnitudes less one, by which 0, which fits, becomes the largest of all.
+  __m512i smallest_, smallest_halves_, largest_;
+};
 
 // Up to 32 numbers of one row; the rest is 0.
 FUSED_INLINE Pair load_pair(const Float32* p, int64_t count) {

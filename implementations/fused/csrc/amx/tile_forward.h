@@ -42,8 +42,8 @@ class TileForward {
 
   template <class Element>
   bool pack(int64_t kv_head, int64_t slot, int64_t item) {
-    const int64_t first = item * kChunksPerItem, end = std::min(first + kChunksPerItem, packed_.key_chunks);
     const StageClock clock(kPack);
+    const int64_t first = item * kChunksPerItem, end = std::min(first + kChunksPerItem, packed_.key_chunks);
     bool fits = true;
     for (int64_t chunk = first; chunk < end; ++chunk) fits &= packed_.template pack<Element>(p_, kv_head, slot, chunk);
     return fits;
@@ -75,29 +75,21 @@ class TileForward {
   template <class Element>
   void pass_keys(int64_t num_blocks, const KeptKeys& kept, const TileWorkspace<Parts>& w) {
     TilePipeline<Element, Parts> pipeline(p_, w, packed_);
-    const auto seen_by = [&](int64_t block) {
-      const BlockPlace& at = w.blocks[block].at;
-      return intersect(keys_seen_by_any(p_, at.first_query, at.num_queries), kept.range);
-    };
-    const auto enter = [&](int64_t block, int64_t key, Range seen) {
-      const Range keys = {key, std::min(key + kTileBlockKeys<Parts>, seen.end)};
-      if (!intersect(keys, seen).empty()) pipeline.enter(w.blocks[block], keys, kept);
-    };
-    if (side_by_side_) {
-      Range all = {p_.kv_seq_len, 0};
-      for (int64_t block = 0; block < num_blocks; ++block) {
-        const Range seen = seen_by(block);
-        all = {std::min(all.begin, seen.begin), std::max(all.end, seen.end)};
-      }
-      for (int64_t key = all.begin / kTileSteps * kTileSteps; key < all.end; key += kTileBlockKeys<Parts>)
-        for (int64_t block = 0; block < num_blocks; ++block) enter(block, key, seen_by(block));
-    } else {
-      for (int64_t block = 0; block < num_blocks; ++block) {
-        const Range seen = seen_by(block);
-        for (int64_t key = seen.begin / kTileSteps * kTileSteps; key < seen.end; key += kTileBlockKeys<Parts>)
-          enter(block, key, seen);
-      }
+    if (!side_by_side_) {
+      for (int64_t block = 0; block < num_blocks; ++block) pipeline.enter_all(w.blocks[block], kept);
+      return pipeline.drain();
     }
+    Range all = {p_.kv_seq_len, 0};
+    for (int64_t block = 0; block < num_blocks; ++block) {
+      const Range seen = pipeline.keys_to_pass(w.blocks[block], kept);
+      all = {std::min(all.begin, seen.begin), std::max(all.end, seen.end)};
+    }
+    for (int64_t key = all.begin / kTileSteps * kTileSteps; key < all.end; key += kTileBlockKeys<Parts>)
+      for (int64_t block = 0; block < num_blocks; ++block) {
+        const Range seen = pipeline.keys_to_pass(w.blocks[block], kept);
+        const Range keys = {key, std::min(key + kTileBlockKeys<Parts>, seen.end)};
+        if (!intersect(keys, seen).empty()) pipeline.enter(w.blocks[block], keys, kept);
+      }
     pipeline.drain();
   }
 

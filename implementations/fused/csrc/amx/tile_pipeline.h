@@ -33,6 +33,17 @@ class TilePipeline {
     take_turn(block);
   }
 
+  // All keys that the queries see, block after block.
+  void enter_all(TileQueries& queries, const KeptKeys& kept) {
+    const Range seen = keys_to_pass(queries, kept);
+    for (int64_t key = seen.begin / kTileSteps * kTileSteps; key < seen.end; key += kTileBlockKeys<Parts>)
+      enter(queries, {key, std::min(key + kTileBlockKeys<Parts>, seen.end)}, kept);
+  }
+
+  Range keys_to_pass(const TileQueries& queries, const KeptKeys& kept) const {
+    return intersect(keys_seen_by_any(p_, queries.at.first_query, queries.at.num_queries), kept.range);
+  }
+
   void drain() {
     take_turn(ScoreBlock{});
     take_turn(ScoreBlock{});
@@ -111,19 +122,19 @@ class TilePipeline {
     ++values_.queries->num_unsettled;
   }
 
-  // All rows, and all steps of the products between them.
+  // All rows that hold queries, and all steps of the products between them.
   template <int Slots, bool SumsRounded>
   void exponentiate(Steps& products) {
     if (kStagesApart) products.run_all();
     const StageClock clock(kExponentiate);
     SoftmaxRows<Parts, Slots, SumsRounded> rows(softmax_.scores, kSlotsPerGroup<Parts>, softmax_.num_slots, factor_,
                                                 softmax_.queries->softmax);
-    const int steps = products.remaining();
+    const int steps = products.remaining(), num_rows = int(softmax_.at.num_queries);
     for (int step = 0; step < steps; ++step) {
       products.step();
-      rows.exponentiate_until(kBlockRows * (step + 1) / steps);
+      rows.exponentiate_until(num_rows * (step + 1) / steps);
     }
-    rows.exponentiate_until(kBlockRows);
+    rows.exponentiate_until(num_rows);
     products.end();
   }
 

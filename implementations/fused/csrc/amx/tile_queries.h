@@ -20,15 +20,29 @@ class TileQueryBlock {
     block_.num_unsettled = 0;
     if (!load_queries()) return false;
     bound_scores(key_norms, kept);
-    prefetch_rows<Intent::kWrite>(block_rows(p_.output, p_.v_dim), kBlockRows);
+    prefetch_output();
     return true;
   }
 
   void finish() {
     const StageClock clock(kWriteOutput);
-    if (state_.has_settled) take_settled();
+    complete();
     write_output();
     if (p_.log_sum_exp) write_log_sum_exp();
+  }
+
+  // Output and sums are then those of all keys.
+  void complete() {
+    if (state_.has_settled) take_settled();
+  }
+
+  // Query i of the block, complete, which saw a part of its keys.
+  void give_partial(int64_t i, const PartialResult& target) const {
+    const int64_t group = i / kTileRows;
+    *target.maximum = state_.maximum[i];
+    *target.sum = sum_of_lanes(load(state_.sum[i]));
+    for (int64_t c = 0; c < padded_to_lanes(p_.v_dim); c += kLanes)
+      store(target.output + c, state_.has_output ? load(output_row(c / kLanes, group, i % kTileRows)) : Vec{});
   }
 
  private:
@@ -44,22 +58,25 @@ class TileQueryBlock {
     constexpr bool exact = kSplitsExactly<Element, Parts>;
     const float query_factor = !exact ? scale : scale > 0 ? 1.0f : scale < 0 ? -1.0f : 0.0f;
     state_.score_factor = exact && scale != 0 ? __builtin_fabsf(scale) : 1.0f;
-    prefetch_next_queries();
     bool fits = true;
     for (int group = 0; group < kRowGroups; ++group) {
-      const int64_t first = group * kTileRows;
-      const auto rows = block_rows(p_.query, p_.qk_dim).from(first);
-      for (int64_t c = 0; c < packed_.channel_chunks; ++c)
-        fits &= TilePacker<Parts>::pack_left(rows, c * kTileSteps, query_factor, query_tile(group, c));
+      const auto rows = block_rows(p_.query, p_.qk_dim).from(group * kTileRows);
+      fits &= TilePacker<Parts>::pack_left(rows, query_factor, packed_.channel_chunks, Parts * kTileElements,
+                                           query_tile(group, 0));
     }
     // A tiny bfloat16 query only makes scores that are 0 anyway.
     return fits || Parts == 1;
   }
 
-  void prefetch_next_queries() const {
-    const int64_t first = at_.first_query + kBlockRows;
-    const auto rows = rows_of<Element>(p_.query, at_.batch, at_.head, first, p_.seq_len - first, p_.qk_dim);
-    prefetch_rows<Intent::kRead>(rows, kBlockRows);
+  // Rows that will be written: the hardware's own prefetching does not follow jumps from row to row.
+  // Inlined, for gcc 12 drops a call of a function that does nothing else.
+  FUSED_MEMBER void prefetch_output() const {
+    if (p_.output.column != 1) return;
+    constexpr int64_t kLineElements = 64 / int64_t(sizeof(Element));
+    const auto rows = block_rows(p_.output, p_.v_dim);
+    for (int64_t i = 0; i < rows.count; ++i)
+      for (int64_t c = 0; c < rows.channels; c += kLineElements)
+        __builtin_prefetch(rows.base + i * rows.row_stride + c, 1, 2);
   }
 
   // Rows whose scores are bounded keep what they start with, whatever their neighbours do.
@@ -85,7 +102,9 @@ class TileQueryBlock {
   Vec largest_key_norms(const float* key_norms, Range kept, int group) const {
     const int64_t first = at_.first_query + group * kTileRows;
     const Range common = intersect(keys_seen_by_all(p_, first, kTileRows), kept);
+    const Range all = intersect(keys_seen_by_any(p_, first, kTileRows), kept);
     const Vec of_common = largest_by_lane(key_norms, common, Vec{});
+    if (common.begin == all.begin && common.end == all.end) return broadcast(largest_lane(of_common));
     Vec rows[kTileRows];
     for (int i = 0; i < kTileRows; ++i) {
       const Range seen = intersect(keys_seen_by_any(p_, first + i, 1), kept);
@@ -100,7 +119,15 @@ class TileQueryBlock {
   }
 
   static Vec largest_by_lane(const float* key_norms, Range keys, Vec largest) {
-    for (int64_t key = keys.begin; key < keys.end; key += kLanes)
+    constexpr int kChains = 4;  // of which none waits for another
+    Vec chains[kChains] = {largest, largest, largest, largest};
+    int64_t key = keys.begin;
+    for (; key + kChains * kLanes <= keys.end; key += kChains * kLanes) {
+      FUSED_UNROLL
+      for (int i = 0; i < kChains; ++i) chains[i] = max(load_unaligned(key_norms + key + i * kLanes), chains[i]);
+    }
+    largest = max(max(chains[0], chains[1]), max(chains[2], chains[3]));
+    for (; key < keys.end; key += kLanes)
       largest = max((Vec)_mm512_maskz_loadu_ps(first_lanes(keys.end - key), key_norms + key), largest);
     return largest;
   }
@@ -141,10 +168,15 @@ class TileQueryBlock {
     }
   }
 
+  // Row i of a row group, 16 channels.
+  const float* output_row(int64_t channel_group, int64_t group, int64_t i) const {
+    return block_.output + (channel_group * kRowGroups + group) * kSumElements + i * 16;
+  }
+
   void write_row(const Rows<Element>& rows, int group, int64_t i, float factor) {
     Element* target = const_cast<Element*>(rows.base) + (group * kTileRows + i) * rows.row_stride;
     const auto output = [&](int64_t g) {
-      return state_.has_output ? load(block_.output + (g * kRowGroups + group) * kSumElements + i * 16) * factor : Vec{};
+      return state_.has_output ? load(output_row(g, group, i)) * factor : Vec{};
     };
     if (std::is_same_v<Element, BFloat16> && rows.column_stride == 1) {
       for (int64_t g = 0; g < packed_.channel_groups; g += 2)

@@ -9,6 +9,7 @@
 #include "block_mask.h"
 #include "softmax.h"
 #include "forward.h"
+#include "partial_results.h"
 #include "decode.h"
 #include "backward.h"
 #include "entry_points.h"

@@ -9,38 +9,15 @@
 // All queries of a group share each row that is loaded. A split goes past its keys in blocks: scores
 // for all queries, one step of the online softmax for each, values for all queries.
 
-constexpr int64_t kMostDecodeQueries = 4;    // per head; with more, packing pays
+// Queries per head up to which this pays, with few keys, which packing hardly costs, and with many.
+constexpr int64_t kMostDecodeQueries = 4, kMostQueriesOnManyKeys = 16;
+constexpr int64_t kManyKeys = 64;
 constexpr int64_t kMostGroupedQueries = 64;  // of all heads of a group
 constexpr int64_t kDecodeBlockKeys = 64;     // scores of a block: 16 KiB at most
 
 // Keys per split. Not derived from the number of threads, so that results do not depend on it: long
 // enough to stream, short enough that a single head is work for many threads.
 constexpr int64_t kKeysPerSplit = 512;
-
-struct PartialResult {
-  float *maximum, *sum;  // one number each
-  float* output;         // [padded v_dim], in the order of load_two
-};
-
-// Partial results by key/value head, split, and query of the group (head in group, then position).
-class PartialResults {
- public:
-  PartialResults(const Problem& p, int64_t splits, Arena& arena)
-      : queries_(p.group_size() * p.seq_len), splits_(splits), width_(padded_to_lanes(p.v_dim)) {
-    const int64_t count = p.batch_size * p.num_kv_heads * splits * queries_;
-    numbers_ = arena.take<float>(2 * count);
-    outputs_ = arena.take<float>(count * width_);
-  }
-
-  PartialResult of(int64_t kv_head, int64_t split, int64_t query) const {
-    const int64_t index = (kv_head * splits_ + split) * queries_ + query;
-    return {numbers_ + 2 * index, numbers_ + 2 * index + 1, outputs_ + index * width_};
-  }
-
- private:
-  int64_t queries_, splits_, width_;
-  float *numbers_, *outputs_;
-};
 
 // What one thread needs for a split.
 struct DecodeWorkspace {
@@ -181,7 +158,8 @@ class Decode {
  public:
   // Whether this kernel is meant for the problem.
   static bool suits(const Problem& p) {
-    return p.seq_len <= kMostDecodeQueries && p.group_size() * p.seq_len <= kMostGroupedQueries;
+    const int64_t most = p.kv_seq_len < kManyKeys ? kMostDecodeQueries : kMostQueriesOnManyKeys;
+    return p.seq_len <= most && p.group_size() * p.seq_len <= kMostGroupedQueries;
   }
 
   Decode(const Problem& p, Arena arena)
@@ -215,45 +193,9 @@ class Decode {
             Split(p_, results_, workspace, kept, kv_head, split).run(keys);
           },
           [&](int64_t kv_head, int64_t, int64_t query) {
-            merge(kv_head, query);
-            write<Element, typename Split::Source>(kv_head, query);
+            results_.template finish<Element, typename Split::Source>(kv_head, query);
           });
     });
-  }
-
-  // Adds all splits to the first one's result, each rescaled to the common maximum.
-  void merge(int64_t kv_head, int64_t query) {
-    float maximum = kMinusInfinity, sum = 0.0f;
-    for (int64_t split = 0; split < splits_; ++split)
-      maximum = std::max(maximum, *results_.of(kv_head, split, query).maximum);
-    const PartialResult total = results_.of(kv_head, 0, query);
-    const float shift = maximum == kMinusInfinity ? 0.0f : maximum;
-    for (int64_t split = 0; split < splits_; ++split) {
-      const PartialResult part = results_.of(kv_head, split, query);
-      const Vec weight = exp2(broadcast(*part.maximum - shift));
-      sum += *part.sum * weight[0];
-      for (int64_t c = 0; c < p_.v_dim; c += kLanes) {
-        const Vec scaled = load(part.output + c) * weight;
-        store(total.output + c, split ? load(total.output + c) + scaled : scaled);
-      }
-    }
-    *total.maximum = maximum;
-    *total.sum = sum;
-  }
-
-  template <class Element, class Source>
-  void write(int64_t kv_head, int64_t query) {
-    const int64_t batch = kv_head / p_.num_kv_heads, position = query % p_.seq_len;
-    const int64_t head = kv_head % p_.num_kv_heads * p_.group_size() + query / p_.seq_len;
-    const PartialResult total = results_.of(kv_head, 0, query);
-    const float factor = *total.sum == 0.0f ? 0.0f : 1.0f / *total.sum;
-    const int64_t width = padded_to_lanes(p_.v_dim);
-    for (int64_t c = 0; c < width; c += kLanes) store(total.output + c, load(total.output + c) * factor);
-    from_order_of_two<Source>(total.output, width);
-    store_row(row_of<Element>(p_.output, batch, head, position), p_.output.column, p_.v_dim, total.output);
-    if (p_.log_sum_exp)
-      p_.log_sum_exp[(batch * p_.num_heads + head) * p_.seq_len + position] =
-          *total.sum == 0.0f ? kMinusInfinity : (*total.maximum + __builtin_log2f(*total.sum)) * kLn2;
   }
 
   const Problem& p_;

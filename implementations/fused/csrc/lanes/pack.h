@@ -26,20 +26,6 @@ static Rows<Element> rows_of(const Tensor& t, int64_t batch, int64_t head, int64
   return {row_of<Element>(t, batch, head, first), t.row, t.column, count, channels};
 }
 
-// Asks for the first count rows ahead of their use. Packing jumps from row to row, a pattern that
-// the hardware's own prefetching does not see; from memory or the last cache, latency then sets the
-// pace. Rows with a column stride are left alone.
-enum class Intent { kRead, kWrite };
-
-template <Intent intent, class Element>
-FUSED_INLINE void prefetch_rows(const Rows<Element>& rows, int64_t count) {
-  if (rows.column_stride != 1) return;
-  constexpr int64_t kLineElements = 64 / int64_t(sizeof(Element));
-  for (int64_t i = 0; i < std::min(count, rows.count); ++i)
-    for (int64_t c = 0; c < rows.channels; c += kLineElements)
-      __builtin_prefetch(rows.base + i * rows.row_stride + c, intent == Intent::kWrite, 2);
-}
-
 constexpr int64_t padded_to_lanes(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
 constexpr int64_t padded_to_panel(int64_t n) { return (n + kPanelRows - 1) / kPanelRows * kPanelRows; }
 
