@@ -85,7 +85,7 @@ class FitCheck {
 
   bool fits() const {
     constexpr int kSmallestHalf = kSmallestExponent << 7, kSmallest = kSmallestExponent << 23,
-                  kLargest = int(unsigned(kLargestExponent) << 23);
+                  kLargest = kLargestExponent << 23;
     return !_mm512_cmplt_epu16_mask(smallest_halves_, _mm512_set1_epi16(kSmallestHalf - 1)) &&
            !_mm512_cmplt_epu32_mask(smallest_, _mm512_set1_epi32(kSmallest - 1)) &&
            (Parts == 1 || !_mm512_cmpge_epu32_mask(largest_, _mm512_set1_epi32(kLargest)));
