@@ -36,7 +36,6 @@ class TileMask {
           const Vec masked = add_terms(load(s) * factor, row.terms(v * kLanes, at_.num_keys - int64_t(v) * kLanes));
           _mm512_store_ps(s, _mm512_mask_mov_ps(_mm512_set1_ps(kMinusInfinity), kept[v], (__m512)masked));
         }
-        row.prefetch_next(at_.num_keys);
       }
     });
   }
@@ -63,4 +62,27 @@ class TileMask {
   const BlockPlace& at_;
   float* scores_;
   int64_t slots_per_group_;
+};
+
+// Asks for the mask tensors of a block a turn before they are used, a few rows at a time: all at once, they
+// would wait for each other.
+template <class Element>
+class TileMaskAhead {
+ public:
+  TileMaskAhead(const Problem& p, const BlockPlace& at, bool has_tensors)
+      : p_(p), at_(at), num_rows_(has_tensors ? int(at.num_queries) : 0) {}
+
+  void ask_until(int end) {
+    end = std::min(end, num_rows_);
+    if (row_ >= end) return;
+    with_mask_tensors(p_, [&](auto tensors) __attribute__((always_inline)) {
+      for (; row_ < end; ++row_)
+        MaskRow<Element, decltype(tensors)>(p_, at_, at_.first_query + row_).prefetch(0, at_.num_keys);
+    });
+  }
+
+ private:
+  const Problem& p_;
+  const BlockPlace& at_;
+  int num_rows_, row_ = 0;
 };

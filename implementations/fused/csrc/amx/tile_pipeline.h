@@ -12,6 +12,7 @@ template <class Element, int Parts>
 class TilePipeline {
   static constexpr int kProducts = Parts == 1 ? 1 : Parts == 3 ? 6 : kSplitsExactly<Element, Parts> ? 4 : 3;
   using Steps = TileSteps<Parts, kProducts>;
+  using MaskAhead = TileMaskAhead<Element>;
 
  public:
   TilePipeline(const Problem& p, const TileWorkspace<Parts>& w, const PackedTiles<Parts>& packed)
@@ -54,12 +55,14 @@ class TilePipeline {
     if (softmax_.queries) prepare_softmax();
     if (kSettlesOutput<Parts> && values_.queries) settle_if_due();
     Steps products(packed_, values_, newest);
+    MaskAhead mask(p_, newest.at, newest.work.by_tensors);
     if (!softmax_.queries)
       products.run_all();
     else if (is_whole(softmax_))
-      exponentiate<kSlotsPerGroup<Parts>, false>(products);
+      exponentiate<kSlotsPerGroup<Parts>, false>(products, mask);
     else
-      exponentiate<0, true>(products);
+      exponentiate<0, true>(products, mask);
+    mask.ask_until(kBlockRows);
     if (values_.queries) finish_values();
     values_ = softmax_;
     softmax_ = newest;
@@ -122,9 +125,9 @@ class TilePipeline {
     ++values_.queries->num_unsettled;
   }
 
-  // All rows that hold queries, and all steps of the products between them.
+  // All rows that hold queries, and all steps of the products between them; the next block's mask.
   template <int Slots, bool SumsRounded>
-  void exponentiate(Steps& products) {
+  void exponentiate(Steps& products, MaskAhead& mask) {
     if (kStagesApart) products.run_all();
     const StageClock clock(kExponentiate);
     SoftmaxRows<Parts, Slots, SumsRounded> rows(softmax_.scores, kSlotsPerGroup<Parts>, softmax_.num_slots, factor_,
@@ -133,6 +136,7 @@ class TilePipeline {
     for (int step = 0; step < steps; ++step) {
       products.step();
       rows.exponentiate_until(num_rows * (step + 1) / steps);
+      mask.ask_until(kBlockRows * (step + 1) / steps);
     }
     rows.exponentiate_until(num_rows);
     products.end();

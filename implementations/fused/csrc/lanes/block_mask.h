@@ -80,14 +80,14 @@ class MaskRow {
     return terms;
   }
 
-  // Asks for the next block's part of the row, as long as this one's: rows are far apart, and no
-  // hardware prefetching follows jumps from row to row.
-  FUSED_MEMBER void prefetch_next(int64_t num_keys) const {
+  // Asks for a part of the row ahead of its use: rows are far apart, and no hardware prefetching follows
+  // jumps from row to row.
+  FUSED_MEMBER void prefetch(int64_t key, int64_t num_keys) const {
     constexpr int64_t kLineElements = 64 / int64_t(sizeof(Element)), kLineBytes = 64;
     if (Tensors::has_bias)
-      for (int64_t i = 0; i < num_keys; i += kLineElements) __builtin_prefetch(bias_ + (num_keys + i) * bias_stride_);
+      for (int64_t i = 0; i < num_keys; i += kLineElements) __builtin_prefetch(bias_ + (key + i) * bias_stride_);
     if (Tensors::has_keep)
-      for (int64_t i = 0; i < num_keys; i += kLineBytes) __builtin_prefetch(keep_ + (num_keys + i) * keep_stride_);
+      for (int64_t i = 0; i < num_keys; i += kLineBytes) __builtin_prefetch(keep_ + (key + i) * keep_stride_);
   }
 
  private:
@@ -126,7 +126,7 @@ static void mask_by_tensors(const Problem& p, const BlockPlace& at, float* score
           store(s, add_terms(load(s), terms[i]));
         }
       }
-      for (int64_t i = 0; i < num_rows; ++i) Row(p, at, at.first_query + lane + i).prefetch_next(at.num_keys);
+      for (int64_t i = 0; i < num_rows; ++i) Row(p, at, at.first_query + lane + i).prefetch(at.num_keys, at.num_keys);
     }
   });
 }
