@@ -1,5 +1,6 @@
 """What is installed works from any folder, and nothing is left behind in the checkout."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,19 @@ def test_every_package_folder_is_listed():
     }
     listed = set(_PROJECT["tool"]["setuptools"]["packages"])
     assert listed == found | {"harness.conf"}
+
+
+def test_every_package_that_is_asked_for_has_a_tested_version():
+    lines = (_CHECKOUT / "constraints.txt").read_text().splitlines()
+    tested = {_package(line) for line in lines if "==" in line and not line.startswith("#")}
+    project = _PROJECT["project"]
+    asked = [project["dependencies"], *project["optional-dependencies"].values()]
+    named = {_package(requirement) for requirements in asked for requirement in requirements}
+    assert named - {"mha-bench"} <= tested
+
+
+def _package(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement.lower().replace("_", "-"))[0]
 
 
 @pytest.fixture(scope="module")
