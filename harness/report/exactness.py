@@ -17,7 +17,7 @@ _LSE_ERROR = "lse_scaled_u"
 
 def exactness_table(content: Content) -> Table:
     """One line for each implementation and dtype, over all cases in which it was right."""
-    columns = ["implementation", "dtype", "gaussian", "worst", "on inputs", "of the bound"]
+    columns = ["implementation", "dtype", "gaussian", "worst", "on inputs", "of bound"]
     note = (
         "Largest |error| / (P|V|) of output and gradients in unit roundoffs of the dtype; the "
         "bound is what rounding alone can do, and beyond it a row is incorrect."
