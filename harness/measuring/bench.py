@@ -3,7 +3,8 @@
 ::
 
     inputs, reference -> per implementation: load, prepare, first call, error against float64 (of
-                         the log-sum-exp too, where one is offered)
+                         the log-sum-exp too, where one is offered, and of a call that feeds some
+                         rows back, where only that certifies a layer's source)
                       -> paired rounds of those that are right -> last outputs checked again
                       -> rows
 
@@ -31,6 +32,7 @@ from harness.measuring import allocator
 from harness.measuring.attempts import attempt, failed_by
 from harness.measuring.contest import Entrant, Setting, hold_contest, restore_threads
 from harness.measuring.device_clock import make_clock
+from harness.measuring.fed_back import judge_fed_back
 from harness.measuring.log_sum_exp import attended_with_lse
 from harness.measuring.modes import ModeCall, make_call
 from harness.measuring.unmasking import faults_of_repeat, unmasked
@@ -122,8 +124,9 @@ def _judged(
     began = time.perf_counter()
     with_lse = attended_with_lse(implementation, case, setting.input_sets[0])
     judgement = judge(reference, {**with_lse, **outputs}, contract)
+    fed_back = judge_fed_back(implementation, case, reference, contract)
     judging_s = time.perf_counter() - began
-    reasons = judgement.reasons
+    reasons = judgement.reasons + fed_back.reasons
     if not reasons and with_lse:
         repeat = faults_of_repeat(reference, outputs, {"o": with_lse["o"]}, contract)
         reasons = tuple(f"call with log-sum-exp: {reason}" for reason in repeat)
@@ -132,7 +135,7 @@ def _judged(
     status = Status.INCORRECT if reasons else Status.OK
     return replace(
         row,
-        errors=judgement.errors,
+        errors={**judgement.errors, **fed_back.errors},
         status=status,
         reasons=reasons,
         reference_s=setting.reference_s,

@@ -3,7 +3,9 @@
 The oracle may take a few seconds of two cores for a case. Beyond that, forward outputs and dq are
 compared on sampled rows of every head; dk, dv and the gradients of a layer's weights, which sum
 over all rows, on all rows of sampled key heads; and the gradients of a layer's source, which sum
-over all heads as well, on a sampled batch entry. Every row says which.
+over all heads as well, on a sampled batch entry. Where that is too much, too, these are compared in
+a call of their own, whose gradient of the output is zero but in the sampled rows: the backward pass
+is linear in it, and sums over those rows alone. Every row says which.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.attention import Case, Scope
+from harness.attention import Case, Mode, Scope
 from harness.cost import projection_flop_count
 from harness.numerics.expected import SLICE, Selection
 
@@ -37,12 +39,15 @@ class Certification:
         slices: Pairs of batch entry and key/value head, for dk and dv.
         kv_heads: Key/value heads, for the gradients of a layer's weights.
         batch: Batch entry, for the gradients of a layer's source; None for none.
+        keys: ``[m]`` positions at which these are compared when ``rows`` alone are fed back; None
+            where that is not done.
     """
 
     rows: Tensor | None = None
     slices: tuple[tuple[int, int], ...] = ()
     kv_heads: tuple[int, ...] = ()
     batch: int | None = None
+    keys: Tensor | None = None
 
 
 def certification_of(case: Case) -> Certification:
@@ -51,15 +56,17 @@ def certification_of(case: Case) -> Certification:
     limit = MAX_ORACLE_FLOP * (_INDIVISIBLE_FACTOR if case.scope is Scope.LAYER else 1.0)
     if _oracle_flop(case) <= limit or c.seq_len <= SAMPLED_ROWS:
         return Certification()
-    rows = _sampled_rows(case)
+    rows = _sampled(c.seq_len, case.seed)
     if not case.mode.has_gradients:
         return Certification(rows)
     if case.scope is Scope.LAYER:
         heads = _spread(c.num_kv_heads, _oracle_flop(case))
-        affordable = c.batch_size > 1 and _oracle_flop(case) / c.batch_size <= limit
-        return Certification(
-            rows, kv_heads=heads, batch=case.seed % c.batch_size if affordable else None
-        )
+        if c.batch_size > 1 and _oracle_flop(case) / c.batch_size <= limit:
+            return Certification(rows, kv_heads=heads, batch=case.seed % c.batch_size)
+        # In mode backward a call of its own would hold a graph beside the one that is timed.
+        if case.mode is Mode.BACKWARD:
+            return Certification(rows, kv_heads=heads)
+        return Certification(rows, kv_heads=heads, keys=_keys_of_sources(case, rows))
     flat = _spread(c.batch_size * c.num_kv_heads, _oracle_flop(case))
     return Certification(rows, tuple(divmod(i, c.num_kv_heads) for i in flat))
 
@@ -84,12 +91,16 @@ def _oracle_flop(case: Case) -> float:
     return flop
 
 
-def _sampled_rows(case: Case) -> Tensor:
+def _keys_of_sources(case: Case, rows: Tensor) -> Tensor:
+    c = case.config
+    return rows if c.kv_seq_len == c.seq_len else _sampled(c.kv_seq_len, case.seed)
+
+
+def _sampled(length: int, seed: int) -> Tensor:
     """One row from each of equal strata, drawn from the case's seed, so that over cases every place
     in a kernel's tile gets its turn; first and last always.
     """
-    length = case.config.seq_len
-    generator = torch.Generator().manual_seed(case.seed)
+    generator = torch.Generator().manual_seed(seed)
     edges = torch.linspace(0, length, SAMPLED_ROWS - 1, dtype=torch.float64)
     drawn = torch.rand(SAMPLED_ROWS - 2, generator=generator, dtype=torch.float64)
     inside = (edges[:-1] + drawn * edges.diff()).long()

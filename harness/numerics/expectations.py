@@ -20,12 +20,17 @@ from harness.tensors import Inputs, LayerInputs
 
 
 def expected_outputs(
-    case: Case, inputs: Inputs, certification: Certification
+    case: Case, inputs: Inputs, certification: Certification, fed: LayerInputs | None = None
 ) -> dict[str, Expected]:
-    """Expected outputs by name, of what is certified."""
+    """Expected outputs by name, of what is certified.
+
+    Args:
+        fed: Inputs whose gradient of the output is zero but in the certified rows: what the
+            gradients of a layer's source are of, where they can be certified in no other way.
+    """
     rows = certification.rows
     if isinstance(inputs, LayerInputs):
-        problem, layer = run_layer_pass(case, inputs, rows)
+        problem, layer = run_layer_pass(case, fed or inputs, rows, certification.keys)
         expected = expected_layer(case, inputs, layer, rows)
         expected = _with_yardstick(case, inputs, problem, rows, expected)
         for part_case, part, part_problem, found in parts_of_layer(case, inputs, certification):

@@ -15,21 +15,22 @@ With dropout the forward result is random: it gets no error, and the row says wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from harness.attention import Case, Scope
 from harness.errors import InvalidValueError
 from harness.interface import Contract
-from harness.numerics.certification import certification_of, too_large
+from harness.numerics.certification import Certification, certification_of, too_large
 from harness.numerics.expectations import expected_outputs
 from harness.numerics.expected import Expected
 from harness.numerics.gates import gate_faults
 from harness.numerics.measures import Measure, measure
 from harness.numerics.patterns import pattern_faults
-from harness.tensors import AttentionInputs, Inputs, torch_dtype
+from harness.tensors import AttentionInputs, Inputs, LayerInputs, torch_dtype
 
 Errors: TypeAlias = dict[str, dict[str, Measure]]
 
@@ -55,12 +56,27 @@ class Reference:
         expected: By output name.
         unjudged: Outputs that are not compared, with the reason.
         shapes: Of all outputs that the case has.
+        fed_back: Some of those, compared in another call.
     """
 
     case: Case
     expected: Mapping[str, Expected]
     unjudged: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
+    fed_back: FedBack | None = None
+
+
+@dataclass(frozen=True)
+class FedBack:
+    """Gradients of a layer's source that are certified in a call of their own.
+
+    Args:
+        inputs: The case's, with a gradient of the output that is zero but in some rows.
+        reference: What comes of them.
+    """
+
+    inputs: LayerInputs
+    reference: Reference
 
 
 def make_reference(case: Case, inputs: Inputs) -> Reference:
@@ -70,9 +86,27 @@ def make_reference(case: Case, inputs: Inputs) -> Reference:
         reason = f"dropout_p={case.config.dropout_p:g}: a random result has no exact value"
         return Reference(case, {}, dict.fromkeys(shapes, reason), shapes)
     certification = certification_of(case)
-    expected = expected_outputs(case, inputs, certification)
+    fed = _fed_inputs(inputs, certification)
+    expected = expected_outputs(case, inputs, certification, fed)
+    fed_back = None
+    if fed is not None:
+        sources = {name: found for name, found in expected.items() if name in ("dx", "dx_kv")}
+        expected = {name: found for name, found in expected.items() if name not in sources}
+        fed_back = FedBack(fed, Reference(case, sources, {}, shapes))
     unjudged = {name: too_large(case, name) for name in shapes if name not in expected}
-    return Reference(case, expected, unjudged, shapes)
+    return Reference(case, expected, unjudged, shapes, fed_back)
+
+
+def _fed_inputs(inputs: Inputs, certification: Certification) -> LayerInputs | None:
+    """Inputs whose gradient of the output is zero but in the certified rows; None if not needed."""
+    if not isinstance(inputs, LayerInputs) or certification.keys is None:
+        return None
+    whole, rows = inputs.grad_output, certification.rows
+    assert whole is not None
+    assert rows is not None
+    rows = rows.to(whole.device)
+    in_rows = torch.zeros_like(whole).index_copy_(1, rows, whole.index_select(1, rows))
+    return replace(inputs, grad_output=in_rows)
 
 
 def output_shapes(case: Case, inputs: Inputs) -> dict[str, tuple[int, ...]]:

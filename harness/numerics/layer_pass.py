@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -88,6 +88,7 @@ class LayerPass:
     Args:
         y: Output, ``[B, n, E]``.
         dx: What dq, dk and dv, in this order, contribute to the gradients of their sources.
+        keys: ``[m]`` positions at which dx has dk and dv; None for all.
         dw: Gradients of W_Q, W_K, W_V by head, ``[H or G, D, E]``.
         dw_o: ``[E, H, D]``.
     """
@@ -97,12 +98,19 @@ class LayerPass:
     dx: tuple[Product, ...] = ()
     dw: tuple[Product, ...] = ()
     dw_o: Product | None = None
+    keys: Tensor | None = None
 
 
 def run_layer_pass(
-    case: Case, inputs: LayerInputs, rows: Tensor | None
+    case: Case, inputs: LayerInputs, rows: Tensor | None, keys: Tensor | None = None
 ) -> tuple[Problem, LayerPass]:
     """Exact results and rounding of the wanted rows; gradients if the inputs bring grad_output.
+
+    Args:
+        rows: ``[n]`` positions of queries; None for all, which gradients need unless there are
+            ``keys``.
+        keys: ``[m]`` positions: gradients of the sources alone, dq at ``rows``, dk and dv here,
+            where grad_output is zero in all other rows than those.
 
     Returns:
         The attention inside, on exact projections, and the pass.
@@ -116,7 +124,7 @@ def run_layer_pass(
     )
     problem = Problem(c, q.value, k.value, v.value, masks_on_cpu(inputs.masks))
     dy = None
-    if inputs.grad_output is not None and rows is None:
+    if inputs.grad_output is not None and (rows is None or keys is not None):
         dy = on_cpu(inputs.grad_output).double()
     d_output = (
         None if dy is None else _product(_grad_to_heads, dy, w.w_o_EHD, c.hidden_size, u, wide)
@@ -131,33 +139,33 @@ def run_layer_pass(
     y = _product(from_heads, attention.exact.o, w.w_o_EHD, width, u, wide)
     if dy is None:
         return problem, LayerPass(attention, y)
-    return problem, _with_gradients(case, LayerPass(attention, y), w, x, x_kv, dy)
+    forward = LayerPass(attention, y, dx=_of_sources(case, attention, w, keys), keys=keys)
+    return problem, forward if keys is not None else _with_weights(case, forward, x, x_kv, dy)
 
 
-def _with_gradients(
-    case: Case, forward: LayerPass, w: HeadWeights, x: Tensor, x_kv: Tensor, dy: Tensor
-) -> LayerPass:
+def _of_sources(
+    case: Case, attention: AttentionPass, w: HeadWeights, keys: Tensor | None
+) -> tuple[Product, ...]:
+    c, u, wide = case.config, units(case.config.dtype), wide_dtype(case.config.dtype)
+    dq, dk, dv = attention.exact.gradients
+    if keys is not None:
+        dk, dv = dk[:, :, keys], dv[:, :, keys]
+    # Implementations may project the three together or one by one, each result rounded.
+    return tuple(
+        _product(_grad_of_source, part, weight, weight.shape[0] * c.head_dim, u, wide, roundings=2)
+        for part, weight in ((dq, w.w_q_HDE), (dk, w.w_k_GDE), (dv, w.w_v_GDE))
+    )
+
+
+def _with_weights(case: Case, forward: LayerPass, x: Tensor, x_kv: Tensor, dy: Tensor) -> LayerPass:
     c, u, wide = case.config, units(case.config.dtype), wide_dtype(case.config.dtype)
     exact = forward.attention.exact
-    assert exact.dq is not None
-    assert exact.dk is not None
-    assert exact.dv is not None
-    parts = (
-        (exact.dq, w.w_q_HDE, x),
-        (exact.dk, w.w_k_GDE, x_kv),
-        (exact.dv, w.w_v_GDE, x_kv),
-    )
-    # Implementations may project the three together or one by one, each result rounded.
-    dx = tuple(
-        _product(_grad_of_source, part, weight, weight.shape[0] * c.head_dim, u, wide, roundings=2)
-        for part, weight, _ in parts
-    )
     dw = tuple(
         _product(_grad_of_weight, part, source, c.batch_size * source.shape[1], u, wide)
-        for part, _, source in parts
+        for part, source in zip(exact.gradients, (x, x_kv, x_kv), strict=True)
     )
     dw_o = _product(_grad_of_output_weight, exact.o, dy, c.batch_size * c.seq_len, u, wide)
-    return LayerPass(forward.attention, forward.y, dx, dw, dw_o)
+    return replace(forward, dw=dw, dw_o=dw_o)
 
 
 def _grad_to_heads(dy: Tensor, w_o: Tensor) -> Tensor:

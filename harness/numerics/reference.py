@@ -79,6 +79,14 @@ class Exact:
     dk: Tensor | None = None
     dv: Tensor | None = None
 
+    @property
+    def gradients(self) -> tuple[Tensor, Tensor, Tensor]:
+        """dq, dk and dv, where they were asked for."""
+        assert self.dq is not None
+        assert self.dk is not None
+        assert self.dv is not None
+        return self.dq, self.dk, self.dv
+
 
 def empty_exact(problem: Problem, num_rows: int, has_gradients: bool) -> Exact:
     """Results of the right shapes, all zero, to be filled block by block."""

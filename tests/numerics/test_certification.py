@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from harness.inputs.sets import make_inputs
+from harness.measuring.fed_back import judge_fed_back
 from harness.numerics import certification
 from harness.numerics.certification import certification_of
 from harness.numerics.judgement import make_reference
@@ -104,6 +105,68 @@ def test_where_one_head_is_too_much_gradients_are_only_looked_at_for_nan(monkeyp
     judgement = judged(Naive(), large(), spoil)
     assert "too large for the oracle" in judgement.errors["dv"]["reason"]
     assert judgement.reasons == ("dk: 1 elements are not finite",)
+
+
+def fed_back(monkeypatch, share=0.3, **axes):
+    """A layer with one batch entry beyond the limit, in the mode in which rows are fed back."""
+    sizes = {**SIZES, "batch_size": 1}
+    case = a_case(**sizes, mode="forward_backward", scope="layer", **axes)
+    inputs = make_inputs(case)
+    monkeypatch.setattr(certification, "SAMPLED_ROWS", 16)
+    monkeypatch.setattr(certification, "_INDIVISIBLE_FACTOR", 1.0)
+    limit = share * certification._oracle_flop(case)
+    with monkeypatch.context() as limited:
+        limited.setattr(certification, "MAX_ORACLE_FLOP", limit)
+        return case, inputs, make_reference(case, inputs)
+
+
+@pytest.mark.parametrize("kv_seq_len", [40, 55])
+@pytest.mark.parametrize("mask", ["none", "bottom_right", "padding:0.3+keep:random+bias:alibi"])
+def test_rows_fed_back_are_what_the_whole_says_of_them(mask, kv_seq_len, monkeypatch):
+    case, inputs, reference = fed_back(monkeypatch, mask=mask, kv_seq_len=kv_seq_len)
+    fed = reference.fed_back
+    assert set(fed.reference.expected) == {f"d{n}" for n in inputs.leaves if n[0] == "x"}
+    zero_rows = (fed.inputs.grad_output == 0).all(dim=-1).sum()
+    assert zero_rows == 40 - 16
+    whole = make_reference(case, fed.inputs).expected
+    for name, part in fed.reference.expected.items():
+        wanted = part.part_of(whole[name].value)
+        torch.testing.assert_close(part.value, wanted, rtol=1e-10, atol=1e-12)
+        scaled = part.part_of(whole[name].scaled)
+        torch.testing.assert_close(part.scaled, scaled, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_right_sources_pass_and_the_row_says_from_how_many_rows(dtype, monkeypatch):
+    case, _, reference = fed_back(monkeypatch, mask="causal", dtype=dtype)
+    for implementation in (Naive(), Chunked()):
+        contract = implementation.contract(case)
+        judgement = judge_fed_back(implementation, case, reference, contract)
+        assert judgement.reasons == ()
+        said = "16 of 40 rows, fed back from 16 of 40 rows"
+        assert judgement.errors["dx"]["certified"] == said
+        assert 0 < judgement.errors["dx"]["bound_share"] < 1
+
+
+def test_a_fault_in_the_gradient_of_a_source_is_found_by_feeding_rows_back(monkeypatch):
+    class HalfOfTheKeys(Chunked):
+        def make_attend(self, case, masks):
+            attend = super().make_attend(case, masks)
+            return lambda q, k, v: attend(q, 0.5 * k + 0.5 * k.detach(), v)
+
+    case, _, reference = fed_back(monkeypatch)
+    wrong = HalfOfTheKeys()
+    (reason, *_) = judge_fed_back(wrong, case, reference, wrong.contract(case)).reasons
+    assert reason.startswith("dx: off by ")
+    assert "times what rounding allows at batch 0, query" in reason
+
+
+def test_weights_are_still_certified_on_the_whole_gradient_of_the_output(monkeypatch):
+    case, inputs, reference = fed_back(monkeypatch, share=0.9)
+    assert reference.expected["dw_o"].certified == "1 of 4 key heads"
+    whole = make_reference(case, inputs).expected["dw_o"].value
+    part = reference.expected["dw_o"]
+    torch.testing.assert_close(part.value, part.part_of(whole))
 
 
 @pytest.mark.parametrize(
