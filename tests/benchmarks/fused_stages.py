@@ -5,9 +5,10 @@
 Builds the kernels a second time, with clocks between the stages, into a temporary folder (half a
 minute; needs the compiler). That build does one stage after the other; the product takes products
 and exponentials in turns, so that they overlap: ``apart`` less ``product`` is what that gains.
-Calls of both and of torch's SDPA alternate; medians. Above stands the speed of a bfloat16 product,
-which loads tiles: far below its usual figure, the machine was in a slow state, and so is all under
-it.
+Calls of both and of torch's SDPA alternate; medians. Beside the forward table's shapes stand those
+where another stage sets the pace: mask tensors, views of a packed qkv, few queries on many keys.
+Above stands the speed of a bfloat16 product, which loads tiles: far below its usual figure, the
+machine was in a slow state, and so is all under it.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import torch
-import torch.nn.functional as F
 from rich.console import Console
 from rich.table import Table
 
-from harness.attention import AttentionConfig, Case, Mask
+from harness.attention import Case
+from harness.cost import unmasked_pairs
 from harness.inputs.sets import make_inputs
-from harness.tensors import MaskTensors
+from harness.interface import AttentionInputs
 from implementations.fused import Fused
-from tests.benchmarks.fused.attention_tables import SHAPES
+from implementations.sdpa import Sdpa
+from tests.benchmarks.fused.attention_tables import SHAPES, packed_views
+from tests.benchmarks.fused.plans import attention_case
 
 STAGES = ("pack", "load Q", "mask, maxima", "Q K^T", "exp", "P V", "write")  # as in stage_clock.h
 _ROOT = Path(__file__).parents[2]
@@ -59,20 +63,15 @@ def seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def costs(counting: ModuleType, case: Case, rounds: int) -> list[float]:
+def costs(counting: ModuleType, case: Case, inputs: AttentionInputs, rounds: int) -> list[float]:
     """Nanoseconds per block of scores: every stage, the rest, all apart, the product, SDPA."""
-    inputs = make_inputs(case)
-    q, k, v = inputs.q, inputs.k, inputs.v
     implementation = Fused(path="amx")
-    product = implementation.prepare(case, inputs)
-    plan = implementation.plan(case.config, MaskTensors())
+    product, sdpa = implementation.prepare(case, inputs), Sdpa().prepare(case, inputs)
+    plan = implementation.plan(case.config, inputs.masks)
     plan._run = counting.run
 
     def apart() -> None:
-        plan.forward(q, k, v, plan.new_output(), None)
-
-    def sdpa() -> None:
-        F.scaled_dot_product_attention(q, k, v, is_causal=case.config.is_causal)
+        plan.forward(inputs.q, inputs.k, inputs.v, plan.new_output(), None)
 
     figures = []
     for _ in range(rounds + 1):
@@ -82,9 +81,7 @@ def costs(counting: ModuleType, case: Case, rounds: int) -> list[float]:
         stages_s = [ticks / whole * apart_s for ticks in stages]
         rest_s = apart_s - sum(stages_s)
         figures.append([*stages_s, rest_s, apart_s, seconds(product), seconds(sdpa)])
-    c = case.config
-    pairs = c.seq_len * (c.seq_len + 1) / 2 if c.is_causal else c.seq_len**2
-    blocks = c.num_heads * pairs / 256
+    blocks = unmasked_pairs(case.config) / 256
     return [statistics.median(f) * 1e9 / blocks for f in zip(*figures[1:], strict=True)]
 
 
@@ -93,16 +90,42 @@ def tile_product_gflops() -> float:
     return 2 * 512**3 / min(seconds(lambda: x @ x) for _ in range(20)) / 1e9
 
 
-def case_of(shape: tuple[int, int, int], dtype: str, mask: str) -> Case:
-    num_heads, seq_len, head_dim = shape
-    config = AttentionConfig(
-        hidden_size=num_heads * head_dim,
-        num_heads=num_heads,
-        seq_len=seq_len,
-        dtype=dtype,
-        mask=Mask.parse(mask),
-    )
-    return Case(config=config, threads=1)
+@dataclass(frozen=True)
+class Line:
+    """A case of the table; ``kind`` is its mask, or ``views`` of a packed qkv."""
+
+    num_heads: int
+    seq_len: int
+    head_dim: int
+    kind: str
+    kv_seq_len: int | None = None
+
+    @property
+    def label(self) -> str:
+        keys = "" if self.kv_seq_len is None else f" on {self.kv_seq_len}"
+        return f"H{self.num_heads} S{self.seq_len}{keys} D{self.head_dim}"
+
+    def case(self, dtype: str) -> Case:
+        mask = "none" if self.kind == "views" else self.kind
+        sizes = (self.num_heads, self.seq_len, self.head_dim)
+        return attention_case(*sizes, dtype, 1, mask, kv_seq_len=self.kv_seq_len)
+
+    def inputs(self, dtype: str) -> AttentionInputs:
+        drawn = make_inputs(self.case(dtype))
+        assert isinstance(drawn, AttentionInputs)
+        return packed_views(drawn) if self.kind == "views" else drawn
+
+
+LINES = (
+    *(Line(*shape, kind) for shape in SHAPES for kind in ("none", "causal")),
+    *(
+        Line(*shape, kind)
+        for shape in SHAPES[:2]
+        for kind in ("views", "keep:random", "bias:random")
+    ),
+    Line(16, 2048, 64, "bias:random"),
+    *(Line(8, queries, 64, "none", kv_seq_len=8192) for queries in (5, 16)),
+)
 
 
 def print_costs(console: Console, counting: ModuleType, dtype: str, rounds: int) -> None:
@@ -110,11 +133,9 @@ def print_costs(console: Console, counting: ModuleType, dtype: str, rounds: int)
     table = Table("shape", "mask", title=title)
     for name in (*STAGES, "rest", "apart", "product", "sdpa"):
         table.add_column(name, justify="right")
-    for shape in SHAPES:
-        for mask in ("none", "causal"):
-            found = costs(counting, case_of(shape, dtype, mask), rounds)
-            name = "H{} S{} D{}".format(*shape)
-            table.add_row(name, mask, *(f"{ns:.1f}" for ns in found))
+    for line in LINES:
+        found = costs(counting, line.case(dtype), line.inputs(dtype), rounds)
+        table.add_row(line.label, line.kind, *(f"{ns:.1f}" for ns in found))
     console.print(table)
 
 

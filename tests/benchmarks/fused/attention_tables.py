@@ -83,14 +83,14 @@ def _strided_recipes(choice: Choice) -> Iterator[Recipe]:
 
 def _packed_and_not(case: Case, rival: Implementation) -> Mapping[str, Runs]:
     inputs = [make_inputs(case, index) for index in range(2)]
-    packed = [_packed(x) for x in inputs if isinstance(x, AttentionInputs)]
+    packed = [packed_views(x) for x in inputs if isinstance(x, AttentionInputs)]
     return {
         "contiguous": tuple(rival.prepare(case, x) for x in inputs),
         "strided": tuple(rival.prepare(case, x) for x in packed),
     }
 
 
-def _packed(inputs: AttentionInputs) -> AttentionInputs:
+def packed_views(inputs: AttentionInputs) -> AttentionInputs:
     """The same numbers as views of ``[B, L, 3, H, D]``, what one projection of all three gives."""
     packed = torch.stack((inputs.q, inputs.k, inputs.v), dim=1).permute(0, 3, 1, 2, 4).contiguous()
     return AttentionInputs(*packed.permute(2, 0, 3, 1, 4))
