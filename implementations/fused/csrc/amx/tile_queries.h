@@ -192,7 +192,7 @@ class TileQueryBlock {
     float* out = p_.log_sum_exp + (at_.batch * p_.num_heads + at_.head) * p_.seq_len + at_.first_query;
     for (int64_t i = 0; i < at_.num_queries; ++i) {
       const float sum = sum_of_lanes(load(state_.sum[i]));
-      out[i] = sum == 0.0f ? kMinusInfinity : (state_.maximum[i] + __builtin_log2f(sum)) * kLn2;
+      out[i] = log_sum_exp(state_.maximum[i], sum);
     }
   }
 

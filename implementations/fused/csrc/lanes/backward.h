@@ -35,10 +35,15 @@ struct RowPanels {
     pack_row_panels(source, staging, data + slot * size + first * channels);
   }
 
-  // target [num_rows][W] = rows [first_row, + num_rows) times a lane block.
+  // target [num_rows][W] = rows [first_row, + num_rows) times a lane block. In two halves of the channels,
+  // each summed from 0: where few keys share a probability near 1, the rounding of one long sum of scores
+  // shows in the gradients more than anything else.
   void multiply(int64_t slot, int64_t first_row, int64_t num_rows, const float* lane_block, float* target) const {
-    multiply_panels<kMaxVectors>(data + slot * size + first_row * channels, channels * kPanelRows,
-                                 divide_up(num_rows, kPanelRows), lane_block, channels, target);
+    const float* panels = data + slot * size + first_row * channels;
+    const int64_t num_panels = divide_up(num_rows, kPanelRows), stride = channels * kPanelRows, half = channels / 2;
+    multiply_panels<kMaxVectors>(panels, stride, num_panels, lane_block, half, target);
+    add_panel_products<kMaxVectors>(panels + half * kPanelRows, stride, num_panels, lane_block + half * kBlockWidth,
+                                    channels - half, target);
   }
 };
 
@@ -69,7 +74,8 @@ struct GradientOperands {
   ColumnPanels key_columns;
   RowPanels query_rows, grad_output_rows;
   ColumnPanels query_columns, grad_output_columns;
-  float *base_2_lse, *delta;       // one number per query
+  float *exponent, *factor;        // one number per query: P = 2^(score - exponent) factor
+  float* delta;                    // one number per query
   float* grad_queries;             // dQ^T by lane block
   std::atomic<int64_t>* turns;     // partitions that have added to dQ^T, by block of queries
   int64_t seq_len, lane_block_size, query_blocks;
@@ -84,7 +90,8 @@ struct GradientOperands {
         lane_block_size(padded_to_panel(p.qk_dim) * kBlockWidth),
         query_blocks(divide_up(p.seq_len, kGradientRows)) {
     const int64_t query_slots = slots * p.group_size();
-    base_2_lse = arena.take<float>(query_slots * seq_len);
+    exponent = arena.take<float>(query_slots * seq_len);
+    factor = arena.take<float>(query_slots * seq_len);
     delta = arena.take<float>(query_slots * seq_len);
     grad_queries = arena.take<float>(query_slots * query_blocks * kGradientLaneBlocks * lane_block_size);
     turns = arena.take<std::atomic<int64_t>>(query_slots * query_blocks);
@@ -95,8 +102,7 @@ struct GradientOperands {
     return (p.kv_seq_len * p.qk_dim + p.group_size() * p.seq_len * per_query) * int64_t(sizeof(float));
   }
 
-  const float* lse_of(int64_t query_slot, int64_t query) const { return base_2_lse + query_slot * seq_len + query; }
-  const float* delta_of(int64_t query_slot, int64_t query) const { return delta + query_slot * seq_len + query; }
+  int64_t number_of(int64_t query_slot, int64_t query) const { return query_slot * seq_len + query; }
 
   float* grad_query_of(int64_t query_slot, int64_t block, int64_t lane_block) const {
     return grad_queries + ((query_slot * query_blocks + block) * kGradientLaneBlocks + lane_block) * lane_block_size;
@@ -125,8 +131,15 @@ struct BackwardWorkspace {
   }
 };
 
-// A query without keys has log-sum-exp -inf; +inf in its place makes every probability 0.
-FUSED_INLINE float to_base_2_lse(float lse) { return lse == kMinusInfinity ? __builtin_inff() : lse * kLog2E; }
+// 1 / e^lse as 2^-exponent times a factor. The exponent is whole, and the factor has all digits; the
+// log-sum-exp in base 2 as one float32 would cost every probability two bits.
+FUSED_INLINE void split_reciprocal(float lse, float* exponent, float* factor) {
+  const double base_2_lse = double(lse) * 1.4426950408889634074;
+  const bool is_finite = __builtin_isfinite(base_2_lse);
+  *exponent = is_finite ? float(__builtin_rint(base_2_lse)) : lse;
+  *factor = is_finite ? float(__builtin_exp2(*exponent - base_2_lse)) : 1.0f;
+  if (lse == kMinusInfinity) *exponent = -lse;  // a query without keys: every probability is 0
+}
 
 // Which partitions of the keys a block of queries sees: a contiguous range.
 inline Range partitions_seen(const Problem& p, const KeptKeys& kept, int64_t first_query, int64_t num_queries) {
@@ -178,19 +191,18 @@ class GradientPacking {
     return rows_of<Element>(t, place_.batch, place_.head(g), first, count, channels);
   }
 
-  // Log-sum-exp and delta.
+  // Exponent, factor and delta.
   void write_row_numbers(const Rows<Element>& grads, const Rows<Element>& outputs, int64_t g, int64_t first) {
     const float* lse = p_.log_sum_exp + (place_.batch * p_.num_heads + place_.head(g)) * p_.seq_len + first;
-    float* base_2_lse = operands_.base_2_lse + place_.query_slot(g) * p_.seq_len + first;
-    float* delta = operands_.delta + place_.query_slot(g) * p_.seq_len + first;
+    const int64_t number = operands_.number_of(place_.query_slot(g), first);
     const int64_t width = padded_to_lanes(p_.v_dim);
     for (int64_t i = 0; i < grads.count; ++i) {
-      base_2_lse[i] = to_base_2_lse(lse[i]);
+      split_reciprocal(lse[i], operands_.exponent + number + i, operands_.factor + number + i);
       load_row(grads.base + i * grads.row_stride, grads.column_stride, p_.v_dim, w_.staging);
       load_row(outputs.base + i * outputs.row_stride, outputs.column_stride, p_.v_dim, w_.staging + width);
       Vec sum = {};
       for (int64_t c = 0; c < width; c += kLanes) sum += load(w_.staging + c) * load(w_.staging + width + c);
-      delta[i] = sum_of_lanes(sum);
+      operands_.delta[number + i] = sum_of_lanes(sum);
     }
   }
 
@@ -269,11 +281,13 @@ class GradientPartition {
     operands_.query_rows.multiply(slot, at.first_query, at.num_queries, w_.keys + j * w_.qk_size, w_.scores);
     mask_rows<Element, kMaxVectors>(p_, at, mask_work(p_, at, kept_), w_.scores);
     operands_.grad_output_rows.multiply(slot, at.first_query, at.num_queries, w_.values + j * w_.v_size, w_.grad_scores);
-    const float *lse = operands_.lse_of(slot, at.first_query), *delta = operands_.delta_of(slot, at.first_query);
+    const int64_t number = operands_.number_of(slot, at.first_query);
+    const float *exponent = operands_.exponent + number, *factor = operands_.factor + number;
+    const float* delta = operands_.delta + number;
     for (int64_t i = 0; i < at.num_queries; ++i)
       for (int v = 0; v < kMaxVectors; ++v) {
         const int64_t offset = i * kBlockWidth + v * kLanes;
-        const Vec probability = exp2(load(w_.scores + offset) - lse[i]);
+        const Vec probability = exp2(load(w_.scores + offset) - exponent[i]) * factor[i];
         store(w_.scores + offset, probability);
         store(w_.grad_scores + offset, probability * (load(w_.grad_scores + offset) - delta[i]));
       }

@@ -128,7 +128,7 @@ class QueryBlock {
     float* out = p_.log_sum_exp + (at_.batch * p_.num_heads + at_.head) * p_.seq_len + at_.first_query;
     for (int64_t i = 0; i < at_.num_queries; ++i) {
       const float sum = state_.sum[i / kLanes][i % kLanes], maximum = state_.maximum[i / kLanes][i % kLanes];
-      out[i] = sum == 0.0f ? kMinusInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
+      out[i] = log_sum_exp(maximum, sum);
     }
   }
 

@@ -19,7 +19,7 @@ typedef uint16_t HalfVec __attribute__((vector_size(2 * FUSED_LANES)));
 
 constexpr float kMinusInfinity = -__builtin_inff();
 constexpr float kLog2E = 1.44269504088896340736f;
-constexpr float kLn2 = 0.693147180559945309417f;
+constexpr double kLn2 = 0.693147180559945309417;
 
 FUSED_INLINE Vec load(const float* p) { return *reinterpret_cast<const Vec*>(p); }
 FUSED_INLINE Vec load_unaligned(const float* p) { return *reinterpret_cast<const UnalignedVec*>(p); }

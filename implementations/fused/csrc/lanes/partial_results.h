@@ -59,8 +59,7 @@ class PartialResults {
     from_order_of_two<Source>(total.output, width_);
     store_row(row_of<Element>(p_.output, batch, head, position), p_.output.column, p_.v_dim, total.output);
     if (p_.log_sum_exp)
-      p_.log_sum_exp[(batch * p_.num_heads + head) * p_.seq_len + position] =
-          *total.sum == 0.0f ? kMinusInfinity : (*total.maximum + __builtin_log2f(*total.sum)) * kLn2;
+      p_.log_sum_exp[(batch * p_.num_heads + head) * p_.seq_len + position] = log_sum_exp(*total.maximum, *total.sum);
   }
 
   const Problem& p_;

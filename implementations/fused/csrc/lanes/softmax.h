@@ -5,6 +5,13 @@
 // which float32 holds without loss, and nothing needs rescaling.
 constexpr float kSlack = 8.0f;
 
+// Natural logarithm of sum * 2^maximum, rounded once: what is lost here is lost to every probability of
+// the gradients.
+FUSED_INLINE float log_sum_exp(float maximum, float sum) {
+  if (sum == 0.0f) return kMinusInfinity;
+  return float((double(maximum) + __builtin_log2(double(sum))) * kLn2);
+}
+
 template <int Vectors>
 struct SoftmaxState {
   Vec maximum[Vectors], sum[Vectors];
