@@ -5,8 +5,12 @@
 #define FUSED_LANES 16
 #define FUSED_PANEL_ROWS 8
 
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512dq,avx512bw,avx512vl,avx512bf16,fma,prefer-vector-width=512")
+#endif
 namespace fused::amx {
 #include "lanes/lanes.h"
 #include "lanes/exp2.h"
@@ -61,5 +65,9 @@ bool forward(const Problem& p) {
   });
 }
 }  // namespace fused::amx
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif

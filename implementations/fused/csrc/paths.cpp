@@ -55,6 +55,11 @@ static bool processor_has_amx() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & kAvx512Bf16);
 }
 
+static bool processor_has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 // Linux saves tile registers only for processes that have asked (once) for permission.
 static bool system_allows_tiles() {
 #if defined(__linux__)
@@ -69,13 +74,15 @@ bool can_run(int64_t path) {
   __builtin_cpu_init();
   switch (path) {
     case kPortable: return true;
-    case kAvx2:
-      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    case kAvx2: {
+      // Kept, since cpuid takes microseconds in a virtual machine.
+      static const bool has_f16c = processor_has_f16c();
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c;
+    }
     case kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
              __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
     case kAmx: {
-      // Kept, since cpuid takes microseconds in a virtual machine.
       static const bool runnable = can_run(kAvx512) && processor_has_amx() && system_allows_tiles();
       return runnable;
     }

@@ -188,7 +188,8 @@ static void mask_rows_by_position(const Problem& p, const BlockPlace& at, float*
     float* s = scores + i * Vectors * kLanes;
     for (int64_t key = 0; key < at.num_keys; key += kLanes) {
       const IntVec lane = lane_indices() + int32_t(key);
-      store(s + key, (lane >= begin) & (lane < end) ? load(s + key) : broadcast(kMinusInfinity));
+      const IntVec sees = (lane >= begin) & (lane < end);
+      store(s + key, sees ? load(s + key) : broadcast(kMinusInfinity));
     }
   }
 }

@@ -117,7 +117,8 @@ class DecodeSplit {
     if (begin == 0 && end == width) return;
     for (int64_t i = 0; i < width; i += kLanes) {
       const IntVec key = lane_indices() + int32_t(i);
-      store(s + i, (key >= begin) & (key < end) ? load(s + i) : broadcast(kMinusInfinity));
+      const IntVec sees = (key >= begin) & (key < end);
+      store(s + i, sees ? load(s + i) : broadcast(kMinusInfinity));
     }
   }
 

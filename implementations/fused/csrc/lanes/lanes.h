@@ -82,21 +82,41 @@ FUSED_INLINE float largest_lane(Vec x) {
   return largest;
 }
 
+// Of each pair of neighbouring groups of Stride lanes, the first (or second) ones: x's in their first
+// place, y's in the second.
+template <int Stride, bool Second>
+constexpr int lane_from(int i) {
+  const int shift = Second ? Stride : 0;
+  return i & Stride ? kLanes + i - Stride + shift : i + shift;
+}
+
+#if defined(__clang__)
+template <int Stride, bool Second, int... I>
+FUSED_INLINE Vec take_lanes(Vec x, Vec y, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(x, y, lane_from<Stride, Second>(I)...);
+}
+#endif
+
+template <int Stride, bool Second>
+FUSED_INLINE Vec take_groups(Vec x, Vec y) {
+#if defined(__clang__)
+  return take_lanes<Stride, Second>(x, y, std::make_integer_sequence<int, kLanes>{});
+#else
+  IntVec from;
+  for (int i = 0; i < kLanes; ++i) from[i] = lane_from<Stride, Second>(i);
+  return __builtin_shuffle(x, y, from);
+#endif
+}
+
 // One step of the butterfly that transposes a square of kLanes vectors.
 template <int Stride>
 FUSED_INLINE void exchange(Vec* rows) {
-  IntVec low, high;
-  for (int i = 0; i < kLanes; ++i) {
-    const bool upper = i & Stride;
-    low[i] = upper ? kLanes + (i - Stride) : i;
-    high[i] = upper ? kLanes + i : i + Stride;
-  }
   FUSED_UNROLL
   for (int i = 0; i < kLanes; ++i) {
     if (i & Stride) continue;
     const Vec x = rows[i], y = rows[i + Stride];
-    rows[i] = __builtin_shuffle(x, y, low);
-    rows[i + Stride] = __builtin_shuffle(x, y, high);
+    rows[i] = take_groups<Stride, false>(x, y);
+    rows[i + Stride] = take_groups<Stride, true>(x, y);
   }
 }
 
@@ -104,16 +124,10 @@ FUSED_INLINE void exchange(Vec* rows) {
 // each stride, so that it takes half the shuffles of a transposition.
 template <int Stride, class Operation>
 FUSED_INLINE void reduce_pairs(Vec* rows, Operation operation) {
-  IntVec low, high;
-  for (int i = 0; i < kLanes; ++i) {
-    const bool upper = i & Stride;
-    low[i] = upper ? kLanes + (i - Stride) : i;
-    high[i] = upper ? kLanes + i : i + Stride;
-  }
   FUSED_UNROLL
   for (int i = 0; i < kLanes; i += 2 * Stride) {
     const Vec x = rows[i], y = rows[i + Stride];
-    rows[i] = operation(__builtin_shuffle(x, y, low), __builtin_shuffle(x, y, high));
+    rows[i] = operation(take_groups<Stride, false>(x, y), take_groups<Stride, true>(x, y));
   }
 }
 
