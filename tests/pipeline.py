@@ -10,7 +10,7 @@ from harness.store import create_run, read_rows
 from harness.sweep import run_sweep
 
 QUICK = {
-    "budget_s": 0.1,
+    "budget_s": 5.0,  # never spent: six rounds end it, on a busy machine too
     "warmup_min_s": 0.0,
     "warmup_max_s": 0.05,
     "max_rounds": 6,
