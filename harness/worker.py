@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Generator, Iterator
@@ -117,7 +118,7 @@ class ForkServer:
             process = self._context.Process(target=_worker_main, args=arguments, daemon=True)
             kills_before = _out_of_memory_kills()
             try:
-                with _no_main_module():
+                with _no_main_module(), _interrupted_later():
                     process.start()
             except (OSError, EOFError) as error:
                 raise WorkerError(f"the worker process could not be started: {error}") from error
@@ -181,6 +182,26 @@ def _no_main_module() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Let an interrupt from the keyboard wait until the block has ended.
+
+    A worker that is asked for by half leaves the fork server with a traceback on the terminal. Only
+    the main thread gets interrupts.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _worker_main(

@@ -1,6 +1,8 @@
 """The isolated process: whatever it does, the watcher learns how it ended and who was in hand."""
 
 import os
+import signal
+from multiprocessing import forkserver
 
 import pytest
 
@@ -82,3 +84,23 @@ def test_leaving_a_run_early_ends_the_worker(server):
     messages = server.run("tests.worker_targets:hang_after_progress", 100, Limits())
     messages.close()
     assert run(server, "echo", 1)[0][0] == 1
+
+
+def test_an_interrupt_waits_until_the_worker_is_asked_for_as_a_whole(server, monkeypatch):
+    ask, asked = forkserver.connect_to_new_process, []
+
+    def ask_while_interrupted(fds):
+        signal.raise_signal(signal.SIGINT)
+        asked.append(len(fds))
+        return ask(fds)
+
+    monkeypatch.setattr(forkserver, "connect_to_new_process", ask_while_interrupted)
+    # where the tests themselves run in the background, a shell has it ignored
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(server, "echo", 1)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(asked) == 1
