@@ -28,44 +28,30 @@ class TileDecode {
  public:
   static bool suits(const Problem& p) { return p.seq_len <= kBlockRows && p.kv_seq_len > kTileKeysPerSplit; }
 
-  TileDecode(const Problem& p, Arena arena)
-      : p_(p),
-        splits_(divide_up(p.kv_seq_len, kTileKeysPerSplit)),
-        padding_(p, arena),
-        schedule_(p, 1, arena),
-        results_(p, splits_, arena),
-        workspaces_(arena, p) {}
+  TileDecode(const Problem& p, Arena arena) : p_(p), pass_(p, kTileKeysPerSplit, arena) {}
 
-  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
+  int64_t scratch_bytes() const { return pass_.scratch_bytes(); }
 
   // False if the input holds values that tiles cannot hold; the output is then incomplete.
   template <class Element>
   bool run() {
-    padding_.fill(p_);
-    schedule_.reset();
     std::atomic<bool> fits{true};
+    const auto attend = [&](int64_t kv_head, int64_t split, Range keys, const KeptKeys& kept, Workspace& w) {
+      if (fits && !attend_to_split<Element>(kv_head, split, keys, kept, w)) fits = false;
+    };
+    pass_.reset();
     on_threads(p_.threads, [&](int64_t thread) {
-      Workspace workspace = workspaces_.of(thread, p_.scratch, p_);
       const TileRegisters registers;
-      schedule_.run(
-          thread, splits_, p_.group_size() * p_.seq_len,
-          [&](int64_t kv_head, int64_t, int64_t split) {
-            if (fits && !attend_to_split<Element>(kv_head, split, workspace)) fits = false;
-          },
-          [&](int64_t kv_head, int64_t, int64_t query) {
-            results_.template finish<Element, Float32>(kv_head, query);
-          });
+      pass_.template run_on<Element, Float32>(thread, attend);
     });
     return fits;
   }
 
  private:
   template <class Element>
-  bool attend_to_split(int64_t kv_head, int64_t split, Workspace& w) {
-    const int64_t first = split * kTileKeysPerSplit;
-    const Range keys = {first, std::min(first + kTileKeysPerSplit, p_.kv_seq_len)};
+  bool attend_to_split(int64_t kv_head, int64_t split, Range keys, const KeptKeys& kept_of_all, Workspace& w) {
     const Problem part = on_keys(p_, keys);
-    const KeptKeys kept = on_keys(padding_.of(kv_head / p_.num_kv_heads), keys);
+    const KeptKeys kept = on_keys(kept_of_all, keys);
     if (!pack<Element>(part, kv_head, w)) return false;
     for (int64_t g = 0; g < p_.group_size(); ++g)
       if (!attend<Element>(part, kept, kv_head, split, g, w)) return false;
@@ -97,14 +83,10 @@ class TileDecode {
     pipeline.drain();
     io.complete();
     for (int64_t i = 0; i < p_.seq_len; ++i)
-      io.give_partial(i, results_.of(kv_head, split, head_in_group * p_.seq_len + i));
+      io.give_partial(i, pass_.results().of(kv_head, split, head_in_group * p_.seq_len + i));
     return true;
   }
 
   const Problem& p_;
-  int64_t splits_;
-  PaddingSummary padding_;
-  HeadSchedule schedule_;
-  PartialResults results_;
-  WorkspacePerThread<Workspace> workspaces_;
+  KeySplitPass<Workspace> pass_;
 };

@@ -163,15 +163,9 @@ class Decode {
     return p.seq_len <= most && p.group_size() * p.seq_len <= kMostGroupedQueries;
   }
 
-  Decode(const Problem& p, Arena arena)
-      : p_(p),
-        splits_(std::max<int64_t>(divide_up(p.kv_seq_len, kKeysPerSplit), 1)),
-        padding_(p, arena),
-        schedule_(p, 1, arena),
-        results_(p, splits_, arena),
-        workspaces_(arena, p) {}
+  Decode(const Problem& p, Arena arena) : p_(p), pass_(p, kKeysPerSplit, arena) {}
 
-  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
+  int64_t scratch_bytes() const { return pass_.scratch_bytes(); }
 
   template <class Element>
   void run() {
@@ -182,27 +176,14 @@ class Decode {
   template <class Element, bool InPlace>
   void run_with() {
     using Split = DecodeSplit<Element, InPlace>;
-    padding_.fill(p_);
-    schedule_.reset();
-    on_threads(p_.threads, [&](int64_t thread) {
-      const DecodeWorkspace workspace = workspaces_.of(thread, p_.scratch, p_);
-      schedule_.run(
-          thread, splits_, p_.group_size() * p_.seq_len,
-          [&](int64_t kv_head, int64_t, int64_t split) {
-            const KeptKeys& kept = padding_.of(kv_head / p_.num_kv_heads);
-            const Range keys = {split * kKeysPerSplit, std::min((split + 1) * kKeysPerSplit, p_.kv_seq_len)};
-            Split(p_, results_, workspace, kept, kv_head, split).run(keys);
-          },
-          [&](int64_t kv_head, int64_t, int64_t query) {
-            results_.template finish<Element, typename Split::Source>(kv_head, query);
-          });
-    });
+    const auto attend = [&](int64_t kv_head, int64_t split, Range keys, const KeptKeys& kept, DecodeWorkspace& w) {
+      Split(p_, pass_.results(), w, kept, kv_head, split).run(keys);
+    };
+    pass_.reset();
+    on_threads(p_.threads,
+               [&](int64_t thread) { pass_.template run_on<Element, typename Split::Source>(thread, attend); });
   }
 
   const Problem& p_;
-  int64_t splits_;
-  PaddingSummary padding_;
-  HeadSchedule schedule_;
-  PartialResults results_;
-  WorkspacePerThread<DecodeWorkspace> workspaces_;
+  KeySplitPass<DecodeWorkspace> pass_;
 };

@@ -66,3 +66,49 @@ class PartialResults {
   int64_t queries_, splits_, width_;
   float *numbers_, *outputs_;
 };
+
+// A pass whose work is divided by the keys: the threads take splits of a head's keys, then merge.
+template <class Workspace>
+class KeySplitPass {
+ public:
+  KeySplitPass(const Problem& p, int64_t keys_per_split, Arena arena)
+      : p_(p),
+        keys_per_split_(keys_per_split),
+        splits_(std::max<int64_t>(divide_up(p.kv_seq_len, keys_per_split), 1)),
+        padding_(p, arena),
+        schedule_(p, 1, arena),
+        results_(p, splits_, arena),
+        workspaces_(arena, p) {}
+
+  int64_t scratch_bytes() const { return workspaces_.end_bytes(p_.threads); }
+  const PartialResults& results() const { return results_; }
+
+  // Before any thread begins.
+  void reset() {
+    padding_.fill(p_);
+    schedule_.reset();
+  }
+
+  // One thread's share. attend(key/value head, split, its keys, those that padding keeps, workspace)
+  // leaves the results of the split; Source is the order of their channels.
+  template <class Element, class Source, class Attend>
+  void run_on(int64_t thread, Attend attend) {
+    Workspace workspace = workspaces_.of(thread, p_.scratch, p_);
+    schedule_.run(
+        thread, splits_, p_.group_size() * p_.seq_len,
+        [&](int64_t kv_head, int64_t, int64_t split) {
+          const int64_t first = split * keys_per_split_;
+          const Range keys = {first, std::min(first + keys_per_split_, p_.kv_seq_len)};
+          attend(kv_head, split, keys, padding_.of(kv_head / p_.num_kv_heads), workspace);
+        },
+        [&](int64_t kv_head, int64_t, int64_t query) { results_.template finish<Element, Source>(kv_head, query); });
+  }
+
+ private:
+  const Problem& p_;
+  int64_t keys_per_split_, splits_;
+  PaddingSummary padding_;
+  HeadSchedule schedule_;
+  PartialResults results_;
+  WorkspacePerThread<Workspace> workspaces_;
+};
