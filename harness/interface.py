@@ -21,7 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -81,6 +81,8 @@ __all__ = [
 
 Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 AttendWithLse: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+_Result = TypeVar("_Result")
 
 ALL_MASK_FEATURES = frozenset(
     {"causal", "top_left", "bottom_right", "window", "key_padding", "keep", "bias"}
@@ -230,7 +232,7 @@ class AttentionImplementation(ABC):
 
     def prepare(self, case: Case, inputs: Inputs) -> Callable[[], Tensor]:
         check_inputs(case, inputs)
-        attend = self._attend_any_groups(case, inputs.masks)
+        attend = self._for_any_groups(case, self.make_attend(case, inputs.masks))
         if isinstance(inputs, LayerInputs):
             layer = self.make_layer(case, inputs.weights, attend)
             x, x_kv = inputs.x, inputs.x_kv
@@ -246,13 +248,14 @@ class AttentionImplementation(ABC):
         attend = self.make_attend_with_lse(case, inputs.masks)
         if attend is None:
             return None
+        attend_any = self._for_any_groups(case, attend)
         q, k, v = inputs.q, inputs.k, inputs.v
-        if not self.native_grouped_heads:
-            k, v = (expand_grouped_heads(x, case.config.group_size) for x in (k, v))
-        return lambda: attend(q, k, v)
+        return lambda: attend_any(q, k, v)
 
-    def _attend_any_groups(self, case: Case, masks: MaskTensors) -> Attend:
-        attend = self.make_attend(case, masks)
+    def _for_any_groups(
+        self, case: Case, attend: Callable[[Tensor, Tensor, Tensor], _Result]
+    ) -> Callable[[Tensor, Tensor, Tensor], _Result]:
+        """The same function, given a key and value head for each query head if it needs that."""
         group_size = case.config.group_size
         if group_size == 1 or self.native_grouped_heads:
             return attend

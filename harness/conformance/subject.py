@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +35,18 @@ def attention_inputs(case: Case, index: int = 0) -> AttentionInputs:
     inputs = make_inputs(case, index)
     assert isinstance(inputs, AttentionInputs)
     return inputs
+
+
+@contextlib.contextmanager
+def _settings_of_torch(case: Case) -> Iterator[None]:
+    """The case's threads; afterwards what was set, should an implementation have changed it."""
+    was_enabled, threads = torch.is_grad_enabled(), torch.get_num_threads()
+    try:
+        torch.set_num_threads(case.threads)
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_grad_enabled(was_enabled)
 
 
 class CheckFailure(Exception):  # noqa: N818 - the name of the outcome, not of an accident
@@ -90,24 +103,15 @@ class Subject:
 
     def outputs(self, case: Case, inputs: Inputs) -> dict[str, Tensor]:
         """What the implementation returns, by name; with gradients where the mode has them."""
-        was_enabled, threads = torch.is_grad_enabled(), torch.get_num_threads()
-        try:
-            torch.set_num_threads(case.threads)
+        with _settings_of_torch(case):
             call = make_call(self.implementation, case, inputs)
             named = call.named_outputs(call.run())
             return {name: tensor.detach() for name, tensor in named.items()}
-        finally:
-            torch.set_num_threads(threads)
-            torch.set_grad_enabled(was_enabled)
 
     def with_lse(self, case: Case, inputs: Inputs) -> dict[str, Tensor]:
         """Output and log-sum-exp of the call that gives both; empty where none is offered."""
-        threads = torch.get_num_threads()
-        try:
-            torch.set_num_threads(case.threads)
+        with _settings_of_torch(case):
             return attended_with_lse(self.implementation, case, inputs)
-        finally:
-            torch.set_num_threads(threads)
 
     def output(self, case: Case, inputs: Inputs) -> Tensor:
         """The forward output alone."""

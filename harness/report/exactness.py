@@ -23,25 +23,27 @@ def exactness_table(content: Content) -> Table:
         "bound is what rounding alone can do, and beyond it a row is incorrect."
     )
     right = content.cells[is_ok(content.cells) & content.cells[_ERROR].notna()]
-    if right[_LSE_ERROR].notna().any():
+    has_lse = bool(right[_LSE_ERROR].notna().any())
+    if has_lse:
         columns.append("lse")
         note += " lse: of the log-sum-exp, over 1 + its size, of those that offer it."
     lines = [
-        (Field(name), Field(str(dtype)), *_fields(cells)[: len(columns) - 2])
+        (Field(name), Field(str(dtype)), *_fields(cells, has_lse))
         for name in measured_implementations(content)
         for dtype, cells in right[right["implementation"] == name].groupby("dtype")
     ]
     return Table("How exact", tuple(columns), tuple(lines), note, num_labels=2)
 
 
-def _fields(cells: pd.DataFrame) -> tuple[Field, ...]:
+def _fields(cells: pd.DataFrame, has_lse: bool) -> tuple[Field, ...]:
     worst = cells.sort_values(_ERROR, kind="stable").iloc[-1]
     gaussian = cells.loc[cells["inputs"] == GAUSSIAN, _ERROR].max()
     share = cells[_SHARES].max().max()
+    of_lse = (Field(numbers.in_roundoffs(cells[_LSE_ERROR].max())),) if has_lse else ()
     return (
         Field(numbers.in_roundoffs(gaussian)),
         Field(numbers.in_roundoffs(worst[_ERROR])),
         Field(str(worst["inputs"])),
         Field(numbers.ABSENT if numbers.is_absent(share) else numbers.percent(float(share))),
-        Field(numbers.in_roundoffs(cells[_LSE_ERROR].max())),
+        *of_lse,
     )
